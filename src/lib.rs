@@ -1,0 +1,3 @@
+//! An embedded, crash-safe, event-sourced store for agent loops, with its own journal.
+
+pub mod vfs;
