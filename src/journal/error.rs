@@ -1,0 +1,407 @@
+//! The errors of a journal: one enum per operation, each variant saying where and whose fault.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::Lsn;
+use super::names::SegmentName;
+use crate::identity::SessionId;
+
+/// What was asked of the disk when it failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Operation {
+    /// Opening a file or directory.
+    Open,
+    /// Creating a file or directory.
+    Create,
+    /// Reading.
+    Read,
+    /// Writing.
+    Write,
+    /// Making contents durable.
+    Sync,
+    /// Making names durable.
+    SyncDirectory,
+    /// Changing or asking the length.
+    Length,
+    /// Giving a file a second name.
+    Link,
+    /// Renaming.
+    Rename,
+    /// Removing a name.
+    Remove,
+    /// Listing a directory.
+    List,
+    /// Asking for the identity of a file.
+    Stat,
+    /// Taking a lock.
+    Lock,
+}
+
+/// A call to the disk that failed: which, where, and what the system said.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{operation:?} of {} failed: {kind}{}", path.display(), OsCode(*code))]
+pub struct DiskError {
+    /// The call.
+    pub operation: Operation,
+    /// The file or directory.
+    pub path: PathBuf,
+    /// The offset in the file, for reads and writes.
+    pub offset: Option<u64>,
+    /// The kind of the error.
+    pub kind: io::ErrorKind,
+    /// The system's own number for it, if there is one.
+    pub code: Option<i32>,
+}
+
+struct OsCode(Option<i32>);
+
+impl std::fmt::Display for OsCode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(code) => write!(f, " (os error {code})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl DiskError {
+    pub(crate) fn new(operation: Operation, path: &Path, error: &io::Error) -> DiskError {
+        DiskError {
+            operation,
+            path: path.to_owned(),
+            offset: None,
+            kind: error.kind(),
+            code: error.raw_os_error(),
+        }
+    }
+
+    pub(crate) fn at(self, offset: u64) -> DiskError {
+        DiskError {
+            offset: Some(offset),
+            ..self
+        }
+    }
+
+    /// Whether the disk or a quota is full.
+    pub fn is_full(&self) -> bool {
+        matches!(
+            self.kind,
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+        )
+    }
+}
+
+/// Why a journal stopped taking appends (P8, W10). The first cause is kept; only reopening ends it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}; open the session again: recovery decides what was kept")]
+pub struct Fault(Arc<FaultCause>);
+
+impl Fault {
+    pub(crate) fn new(cause: FaultCause) -> Fault {
+        Fault(Arc::new(cause))
+    }
+
+    /// The first cause.
+    pub fn cause(&self) -> &FaultCause {
+        &self.0
+    }
+}
+
+/// The first cause of a fault.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FaultCause {
+    /// A write of frames failed: bytes may be on disk.
+    #[error("a write of the log failed: {0}")]
+    Write(DiskError),
+    /// A sync failed. It is never tried again: a later success would prove nothing (P8).
+    #[error("a sync of the log failed: {0}")]
+    Sync(DiskError),
+    /// The directory could not be made durable.
+    #[error("a sync of the journal's directory failed: {0}")]
+    Directory(DiskError),
+    /// Another process opened the journal for writing; this one lost its right (W12).
+    #[error("another process has taken over the journal {}", path.display())]
+    Overtaken {
+        /// The journal's directory.
+        path: PathBuf,
+    },
+    /// A thread panicked while it was writing.
+    #[error("a thread panicked while it was writing to the log")]
+    Panic,
+    /// It could not be checked whether this process still owns the journal (W12).
+    #[error("the ownership of the journal could not be checked: {0}")]
+    Ownership(DiskError),
+}
+
+/// Why an append did not happen, for certain: no byte of it was handed to a write call (W3). The
+/// journal goes on, except after [`NotCommitted::Faulted`] and [`NotCommitted::Closed`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotCommitted {
+    /// The caller gave no record.
+    #[error("an append needs at least one record")]
+    Empty,
+    /// The caller's record is larger than the journal's limit.
+    #[error("a record of {length} bytes is above the limit of {limit} bytes")]
+    RecordTooLarge {
+        /// Bytes of the record.
+        length: u64,
+        /// The journal's limit in bytes.
+        limit: u64,
+    },
+    /// The caller's batch has more records than a batch may have.
+    #[error("a batch of {count} records is above the limit of {limit}")]
+    BatchTooLarge {
+        /// Records in the batch.
+        count: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// The caller expected another position of the session; nothing was written.
+    #[error("the session stands at {actual}, not at {expected} as the caller expected")]
+    WrongPosition {
+        /// What the caller expected.
+        expected: super::Seq,
+        /// The session's last sequence.
+        actual: super::Seq,
+    },
+    /// The disk is full, found while space was prepared. Free some space and try again.
+    #[error("no space for the next segment: {0}; free some space and try again")]
+    StorageFull(DiskError),
+    /// The next segment could not be prepared for another reason.
+    #[error("the next segment could not be prepared: {0}")]
+    Prepare(DiskError),
+    /// The journal was faulted before this append began.
+    #[error("the journal is faulted: {0}")]
+    Faulted(Fault),
+    /// The journal was closed.
+    #[error("the journal is closed")]
+    Closed,
+}
+
+/// The outcome of an append that did not return a receipt (P7).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AppendError {
+    /// Definitely not written; the journal goes on.
+    #[error("not committed: {0}")]
+    NotCommitted(#[from] NotCommitted),
+    /// Bytes may be on disk. The journal is faulted; reopening decides.
+    #[error("the outcome is unknown: {0}")]
+    Unknown(Fault),
+}
+
+/// What is wrong with a journal, by the row of the decision table.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Damage {
+    /// Row 4: segments with frames, but no manifest that can be read.
+    #[error("row 4: there is no readable manifest, but there are segments")]
+    ManifestLost,
+    /// Row 4: a segment bears a newer epoch than the highest manifest.
+    #[error("row 4: {segment} is newer than the highest manifest, so a newer manifest is lost")]
+    ManifestOutdated {
+        /// The segment.
+        segment: SegmentName,
+    },
+    /// Row 5: a listed segment is absent.
+    #[error("row 5: {segment} is listed but absent")]
+    SegmentMissing {
+        /// The segment.
+        segment: SegmentName,
+    },
+    /// Row 5: every listed segment is finished.
+    #[error("row 5: all listed segments are finished, so the last one is lost")]
+    SuccessorLost,
+    /// Row 6: a finished segment is not whole.
+    #[error("row 6: {segment} is damaged at offset {offset}, at {lsn}")]
+    Sealed {
+        /// The segment.
+        segment: SegmentName,
+        /// Where the first bad frame stands.
+        offset: u64,
+        /// The Lsn expected there.
+        lsn: Lsn,
+    },
+    /// Row 7: the static header of the active segment is bad.
+    #[error("row 7: the header of {segment} is damaged")]
+    Header {
+        /// The segment.
+        segment: SegmentName,
+    },
+    /// Row 7: a segment behind the active one was used.
+    #[error("row 7: {segment} was used, although the one before it is not finished")]
+    SuccessorUsed {
+        /// The segment.
+        segment: SegmentName,
+    },
+    /// Row 8: the active segment is shorter than it was made.
+    #[error("row 8: {segment} is cut to {length} of {expected} bytes")]
+    Truncated {
+        /// The segment.
+        segment: SegmentName,
+        /// Its length in bytes.
+        length: u64,
+        /// The length it was made with.
+        expected: u64,
+    },
+    /// Row 9: acknowledged records cannot be read.
+    #[error(
+        "row 9: {segment} is damaged at offset {offset}: acknowledged records are missing from {first} to {last}"
+    )]
+    Acknowledged {
+        /// The segment.
+        segment: SegmentName,
+        /// Where the first bad frame stands.
+        offset: u64,
+        /// The first Lsn that is missing.
+        first: Lsn,
+        /// The last Lsn known to have been durable.
+        last: Lsn,
+        /// The Lsns among them without a readable header, as ranges.
+        missing: Vec<(Lsn, Lsn)>,
+    },
+}
+
+/// Why a journal could not be opened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// There is no journal here.
+    #[error("there is no journal at {}", path.display())]
+    NotFound {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// There is a journal already where one was to be created.
+    #[error("there is a journal at {} already", path.display())]
+    AlreadyExists {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Another process, or another handle of this one, has it open for writing.
+    #[error("{} is open for writing elsewhere; close it there or open it read-only", path.display())]
+    Locked {
+        /// The lock file.
+        path: PathBuf,
+    },
+    /// The disk failed; nothing was decided from it (row 1).
+    #[error("row 1: {0}; nothing was changed")]
+    Disk(DiskError),
+    /// A newer version wrote it (row 2).
+    #[error("row 2: {} has format version {version}, this build knows up to {known}; use a newer build", path.display())]
+    NewerFormat {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        version: u32,
+        /// The newest version that this build knows.
+        known: u32,
+    },
+    /// A file of another log stands in the place of ours (row 2).
+    #[error("row 2: {} belongs to another log; put the right file back", path.display())]
+    ForeignLog {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The journal belongs to another session (robustness: records must not enter foreign files).
+    #[error("{} belongs to session {found}, not to {expected}", path.display())]
+    WrongOwner {
+        /// The directory.
+        path: PathBuf,
+        /// Whose it should be.
+        expected: SessionId,
+        /// Whose it is.
+        found: SessionId,
+    },
+    /// Damage to acknowledged data (rows 4 to 9): writing is refused, nothing is cut.
+    #[error("{} is damaged: {damage}; open it read-only, or verify and repair a copy", path.display())]
+    Damaged {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong.
+        damage: Damage,
+    },
+    /// Another process took the journal over while it was being opened (W12).
+    #[error("another process has taken over {} meanwhile; try again", path.display())]
+    Overtaken {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A sync failed while opening; what was published counts, the rest does not. Open it again.
+    #[error("a sync failed while opening: {0}; open it again")]
+    Sync(DiskError),
+    /// The disk is full. Read-only opening needs no space.
+    #[error("no space to open for writing: {0}; free some space, or open it read-only")]
+    StorageFull(DiskError),
+    /// The first group of the opening was not committed or is unknown.
+    #[error("the opening fence was not committed: {0}")]
+    Fence(AppendError),
+    /// The capacity options do not make sense.
+    #[error(
+        "a segment capacity of {capacity} bytes is not a multiple of 4096, or below 4096 or above 1 GiB"
+    )]
+    Capacity {
+        /// The capacity asked for.
+        capacity: u64,
+    },
+    /// The system gave no random bytes for the id of a new log.
+    #[error("the system gave no random bytes")]
+    NoRandomness,
+}
+
+/// Why a record could not be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The disk failed.
+    #[error("{0}")]
+    Disk(DiskError),
+    /// The bytes are not those that were written. Reading goes on behind them.
+    #[error("{} is damaged at offset {offset}: records from {first} to {last} cannot be read", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where.
+        offset: u64,
+        /// The first Lsn that cannot be read.
+        first: Lsn,
+        /// The last one before reading goes on.
+        last: Lsn,
+    },
+    /// The record was deleted, or given up by a repair.
+    #[error("the records from {first} to {last} are gone: {kind:?}")]
+    Gap {
+        /// The first Lsn.
+        first: Lsn,
+        /// The last Lsn.
+        last: Lsn,
+        /// Erased or lost.
+        kind: super::FrameKind,
+    },
+    /// A newer version wrote a kind of frame that must not be passed over.
+    #[error(
+        "the frame at {lsn} has kind {kind}, which this build does not know; use a newer build"
+    )]
+    UnknownFrame {
+        /// Its Lsn.
+        lsn: Lsn,
+        /// Its kind.
+        kind: u8,
+    },
+}
+
+/// Why a close was not clean. The data is as safe as before; the next opening recovers.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CloseError {
+    /// The journal was faulted: nothing that destroys evidence follows a fault (W10).
+    #[error("the journal is faulted: {0}")]
+    Faulted(Fault),
+    /// The disk failed while closing.
+    #[error("closing failed: {0}; the next opening recovers")]
+    Disk(DiskError),
+}

@@ -1,0 +1,249 @@
+//! Gathering the evidence for the decision, in the order of `recovery.md` 2: manifest, seals,
+//! slots, frames up to *p*, search from *p* on, then the frames once more. A writer that has been
+//! overtaken may still finish a group, a roll or a close meanwhile; this order keeps what is read
+//! consistent.
+
+use super::FrameKind;
+use super::Lsn;
+use super::decision::{ActiveEvidence, Evidence, ManifestEvidence, SegmentEvidence};
+use super::directory::{Directory, OpenFile};
+use super::error::{DiskError, Operation};
+use super::frame::{LogId, Place};
+use super::manifest::{End, Manifest, ManifestFound, SegmentEntry};
+use super::names::{Name, SegmentName};
+use super::scan::{At, Window, last_nonzero, look, scan, search_headers};
+use super::segment::{
+    BLOCK, CLAIM_LEN, FRAMES, HeaderFound, SEAL, SLOTS, Seal, Slot, StaticHeader,
+};
+use crate::vfs::Access;
+
+/// Reads the highest manifest and gathers all that hangs on it.
+pub(crate) fn gather(directory: &Directory) -> Result<Evidence, DiskError> {
+    match directory.highest_manifest()? {
+        Some((_, ManifestFound::Good(manifest))) => gather_under(directory, &manifest),
+        Some((_, ManifestFound::Newer(version))) => {
+            Ok(Evidence::of_manifest(ManifestEvidence::Newer(version)))
+        }
+        Some((_, ManifestFound::Bad)) => Ok(Evidence::of_manifest(ManifestEvidence::Bad)),
+        None => Ok(Evidence::of_manifest(ManifestEvidence::Absent {
+            frames: any_frame(directory)?,
+        })),
+    }
+}
+
+/// Gathers the evidence under a given manifest: an opener's own.
+pub(crate) fn gather_under(
+    directory: &Directory,
+    manifest: &Manifest,
+) -> Result<Evidence, DiskError> {
+    let mut evidence = Evidence::of_manifest(ManifestEvidence::Good(manifest.clone()));
+    evidence.newer_segment = newer_segment(directory, manifest)?;
+    let mut files = Vec::with_capacity(manifest.segments.len());
+    let mut base = Lsn::ZERO;
+    let mut active = None;
+    for (index, entry) in manifest.segments.iter().enumerate() {
+        let file = directory.open_segment(&entry.name, Access::Read)?;
+        let mut segment = SegmentEvidence {
+            entry: *entry,
+            present: file.is_some(),
+            end: entry.end,
+            by_seal: false,
+            used: false,
+        };
+        if let Some(file) = &file {
+            if active.is_none() && segment.end.is_none() {
+                segment.end = read_seal(file, &entry.place())?.map(|seal| End {
+                    offset: seal.end,
+                    last: seal.last,
+                });
+                segment.by_seal = segment.end.is_some();
+            }
+        }
+        if active.is_none() {
+            match segment.end {
+                Some(end) => base = end.last,
+                None => active = Some((index, base)),
+            }
+        }
+        evidence.segments.push(segment);
+        files.push(file);
+    }
+    if let Some((index, base)) = active {
+        if let (Some(entry), Some(Some(file))) = (manifest.segments.get(index), files.get(index)) {
+            evidence.active = Some(gather_active(file, entry, index, base)?);
+        }
+        // Read after the active segment: a roll that is under way would look like row 7 otherwise.
+        for (segment, file) in evidence.segments.iter_mut().zip(&files).skip(index + 1) {
+            if let Some(file) = file {
+                segment.used = first_block_used(file)?;
+            }
+        }
+    }
+    Ok(evidence)
+}
+
+impl Evidence {
+    fn of_manifest(manifest: ManifestEvidence) -> Evidence {
+        Evidence {
+            manifest,
+            newer_segment: None,
+            segments: Vec::new(),
+            active: None,
+        }
+    }
+}
+
+fn gather_active(
+    file: &OpenFile,
+    entry: &SegmentEntry,
+    index: usize,
+    base: Lsn,
+) -> Result<ActiveEvidence, DiskError> {
+    let place = entry.place();
+    let length = file.len()?;
+    let header = read_static_header(file)?;
+    // Frames end at the capacity; behind it there is nothing of ours while the segment is active.
+    let limit = match header {
+        HeaderFound::Good(header) => length.min(FRAMES.saturating_add(header.capacity)),
+        _ => length,
+    };
+    let mut slots = Vec::new();
+    for offset in SLOTS {
+        slots.extend(read_slot(file, &place, offset)?);
+    }
+    let seal = read_seal(file, &place)?;
+    let mut window = Window::new(file.clone());
+    let first = scan(&mut window, &place, FRAMES, base, limit)?;
+    let beyond = search_headers(&mut window, &place, first.position, limit)?;
+    window.forget();
+    let second = scan(&mut window, &place, FRAMES, base, limit)?;
+    let last_nonzero = last_nonzero(&mut window, FRAMES, length)?;
+    Ok(ActiveEvidence {
+        index,
+        header,
+        length,
+        base,
+        slots,
+        seal,
+        first,
+        beyond,
+        second,
+        last_nonzero,
+    })
+}
+
+pub(crate) fn read_static_header(file: &OpenFile) -> Result<HeaderFound, DiskError> {
+    let mut block = vec![0; BLOCK as usize];
+    let read = file.read_full(&mut block, 0)?;
+    Ok(StaticHeader::decode(block.get(..read).unwrap_or_default()))
+}
+
+fn read_claim(file: &OpenFile, offset: u64) -> Result<[u8; CLAIM_LEN], DiskError> {
+    let mut claim = [0; CLAIM_LEN];
+    file.read_full(&mut claim, offset)?;
+    Ok(claim)
+}
+
+pub(crate) fn read_seal(file: &OpenFile, place: &Place) -> Result<Option<Seal>, DiskError> {
+    Ok(Seal::decode(&read_claim(file, SEAL)?, place))
+}
+
+fn read_slot(file: &OpenFile, place: &Place, offset: u64) -> Result<Option<Slot>, DiskError> {
+    Ok(Slot::decode(&read_claim(file, offset)?, place, offset))
+}
+
+fn first_block_used(file: &OpenFile) -> Result<bool, DiskError> {
+    let mut block = vec![0; BLOCK as usize];
+    file.read_full(&mut block, FRAMES)?;
+    Ok(block.iter().any(|byte| *byte != 0))
+}
+
+/// Row 4: a segment file with an epoch above the manifest's, or an unlisted one of the same epoch
+/// that holds a fence of it, shows that a newer manifest is lost. Names suffice; only unlisted
+/// files of the same epoch are read.
+fn newer_segment(
+    directory: &Directory,
+    manifest: &Manifest,
+) -> Result<Option<SegmentName>, DiskError> {
+    for (_, name) in directory.names()? {
+        let Name::Segment(segment) = name else {
+            continue;
+        };
+        if segment.epoch > manifest.epoch {
+            return Ok(Some(segment));
+        }
+        let listed = manifest.segments.iter().any(|entry| entry.name == segment);
+        if segment.epoch == manifest.epoch
+            && !listed
+            && holds_fence(directory, &segment, manifest.log)?
+        {
+            return Ok(Some(segment));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a file holds a fence of the epoch that its name bears. The fence follows what the
+/// opening kept, so the frames before it are passed over by their headers.
+fn holds_fence(
+    directory: &Directory,
+    segment: &SegmentName,
+    log: LogId,
+) -> Result<bool, DiskError> {
+    let Some(file) = directory.open_segment(segment, Access::Read)? else {
+        return Ok(false);
+    };
+    let place = Place {
+        log,
+        segment: segment.number,
+    };
+    let limit = file.len()?;
+    let mut window = Window::new(file);
+    Ok(search_headers(&mut window, &place, FRAMES, limit)?
+        .iter()
+        .any(|frame| frame.header.kind == FrameKind::Fence && frame.header.epoch == segment.epoch))
+}
+
+/// Whether any segment file holds a frame, found without a manifest: each file's own static header
+/// names its log.
+fn any_frame(directory: &Directory) -> Result<bool, DiskError> {
+    for (_, name) in directory.names()? {
+        let Name::Segment(segment) = name else {
+            continue;
+        };
+        let Some(file) = directory.open_segment(&segment, Access::Read)? else {
+            continue;
+        };
+        let limit = file.len()?;
+        let header = read_static_header(&file)?;
+        let mut window = Window::new(file.clone());
+        let frames = match header {
+            HeaderFound::Good(header) => {
+                let place = Place {
+                    log: header.log,
+                    segment: segment.number,
+                };
+                match look(&mut window, &place, FRAMES, limit)? {
+                    At::Nothing => !search_headers(&mut window, &place, FRAMES, limit)?.is_empty(),
+                    _ => true,
+                }
+            }
+            // Without its header a file's frames cannot be checked; anything in it may be one.
+            HeaderFound::Newer(_) => true,
+            HeaderFound::Bad => last_nonzero(&mut window, FRAMES, limit)? > FRAMES,
+        };
+        if frames {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The error of a listed file that cannot be opened any more.
+pub(crate) fn absent(directory: &Directory, name: &SegmentName) -> DiskError {
+    DiskError::new(
+        Operation::Open,
+        &directory.file_path(&name.to_string()),
+        &std::io::ErrorKind::NotFound.into(),
+    )
+}

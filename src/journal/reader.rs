@@ -1,0 +1,337 @@
+//! Reading records in the order of the journal, across segments and across damage.
+
+use std::path::PathBuf;
+
+use super::directory::Directory;
+use super::error::{DiskError, Operation, ReadError};
+use super::evidence::read_static_header;
+use super::frame::HEADER;
+use super::names::SegmentName;
+use super::scan::{At, Found, Window, look, next_intact};
+use super::segment::{FRAMES, HeaderFound};
+use super::spans::Span;
+use super::{FrameKind, Lsn, Seq};
+use crate::identity::SessionId;
+use crate::vfs::Access;
+
+/// Where a frame stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Position {
+    /// The segment.
+    pub segment: SegmentName,
+    /// The offset of the frame in its file, in bytes.
+    pub offset: u64,
+}
+
+/// One record (or fence) of a journal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Its place in the journal.
+    pub lsn: Lsn,
+    /// Its place in the session; zero for a fence.
+    pub seq: Seq,
+    /// The session; nil for a fence.
+    pub session: SessionId,
+    /// The Lsn of the session's record before this one; zero for its first.
+    pub previous: Lsn,
+    /// What it is.
+    pub kind: FrameKind,
+    /// The opening that wrote it.
+    pub epoch: u64,
+    /// Its index in its batch, and the number of frames of the batch.
+    pub batch: (u16, u16),
+    /// Where it stands.
+    pub position: Position,
+    /// Whether it is proven to have been durable (at or below the watermark). On a journal that is
+    /// open for writing here, always.
+    pub proven: bool,
+    /// The record's bytes.
+    pub payload: Vec<u8>,
+}
+
+/// Reads the records of a journal from an Lsn on, up to what was there when it was made.
+///
+/// Damage yields one error that names what cannot be read, and reading goes on behind it (P6). An
+/// error of the disk ends the reader.
+pub struct Reader {
+    directory: Directory,
+    spans: Vec<Span>,
+    /// The next span to open.
+    next: usize,
+    current: Option<Current>,
+    /// Nothing below this is given.
+    from: Lsn,
+    proven: Lsn,
+    ended: bool,
+}
+
+impl std::fmt::Debug for Reader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reader")
+            .field("directory", &self.directory.path())
+            .field("from", &self.from)
+            .field("proven", &self.proven)
+            .finish_non_exhaustive()
+    }
+}
+
+struct Current {
+    span: Span,
+    window: Window,
+    offset: u64,
+    expected: Lsn,
+}
+
+impl Reader {
+    pub(crate) fn new(directory: Directory, spans: Vec<Span>, from: Lsn, proven: Lsn) -> Reader {
+        let next = spans
+            .iter()
+            .position(|span| span.last >= from)
+            .unwrap_or(spans.len());
+        Reader {
+            directory,
+            spans,
+            next,
+            current: None,
+            from,
+            proven,
+            ended: false,
+        }
+    }
+
+    /// Opens the next span. A segment that is absent or has a bad header is one error for its whole
+    /// range (rows 5 and 6).
+    fn open_next(&mut self) -> Option<Result<(), ReadError>> {
+        let span = *self.spans.get(self.next)?;
+        self.next += 1;
+        let name = span.entry.name;
+        let whole = |offset| ReadError::Damaged {
+            path: self.directory.file_path(&name.to_string()),
+            offset,
+            first: span.base.next(),
+            last: span.last,
+        };
+        let opened = match self.directory.open_segment(&name, Access::Read) {
+            Ok(Some(file)) => file,
+            Ok(None) => return Some(Err(whole(0))),
+            Err(error) => return Some(self.disk(error)),
+        };
+        match read_static_header(&opened) {
+            Ok(HeaderFound::Good(header))
+                if header.name == name && header.log == span.entry.log => {}
+            // The frames behind a bad header are still checked one by one, by their own seeds; the
+            // header is reported first.
+            Ok(_) => {
+                self.begin(span, Window::new(opened));
+                return Some(Err(ReadError::Damaged {
+                    path: self.directory.file_path(&name.to_string()),
+                    offset: 0,
+                    first: span.base.next(),
+                    last: span.base,
+                }));
+            }
+            Err(error) => return Some(self.disk(error)),
+        }
+        self.begin(span, Window::new(opened));
+        Some(Ok(()))
+    }
+
+    fn begin(&mut self, span: Span, window: Window) {
+        self.current = Some(Current {
+            span,
+            window,
+            offset: FRAMES,
+            expected: span.base.next(),
+        });
+    }
+
+    fn disk<T>(&mut self, error: DiskError) -> Result<T, ReadError> {
+        self.ended = true;
+        Err(ReadError::Disk(error))
+    }
+
+    /// The next frame of the current span; `None` at its end.
+    fn step(&mut self) -> Option<Result<Option<Entry>, ReadError>> {
+        let current = self.current.as_mut()?;
+        let span = current.span;
+        let place = span.entry.place();
+        let path = || self.directory.file_path(&span.entry.name.to_string());
+        if current.offset >= span.end {
+            let expected = current.expected;
+            self.current = None;
+            // The range that the end names must be there, neither less nor more (row 6).
+            return (expected != span.last.next()).then(|| {
+                Err(ReadError::Damaged {
+                    path: path(),
+                    offset: span.end,
+                    first: expected.min(span.last),
+                    last: span.last,
+                })
+            });
+        }
+        let offset = current.offset;
+        let first = current.expected;
+        match look(&mut current.window, &place, offset, span.end) {
+            Err(error) => Some(self.disk(error)),
+            Ok(At::Frame(header)) if header.lsn == first => {
+                current.offset += header.frame_len();
+                current.expected = header.next_lsn();
+                let frame = Found { offset, header };
+                Some(Self::entry(current, &frame, self.from, self.proven))
+            }
+            Ok(At::DamagedPayload(header))
+                if header.lsn == first && offset + header.frame_len() <= span.end =>
+            {
+                current.offset += header.frame_len();
+                current.expected = header.next_lsn();
+                Some(Err(ReadError::Damaged {
+                    path: path(),
+                    offset,
+                    first,
+                    last: Lsn::new(header.next_lsn().get() - 1),
+                }))
+            }
+            Ok(_) => {
+                let from = offset + super::frame::ALIGN;
+                match next_intact(&mut current.window, &place, from, first.next(), span.end) {
+                    Err(error) => Some(self.disk(error)),
+                    Ok(found) => {
+                        let last = match found {
+                            Some(found) => {
+                                current.offset = found.offset;
+                                current.expected = found.header.lsn;
+                                Lsn::new(found.header.lsn.get() - 1)
+                            }
+                            None => {
+                                self.current = None;
+                                span.last
+                            }
+                        };
+                        Some(Err(ReadError::Damaged {
+                            path: path(),
+                            offset,
+                            first,
+                            last,
+                        }))
+                    }
+                }
+            }
+        }
+    }
+
+    fn entry(
+        current: &mut Current,
+        frame: &Found,
+        from: Lsn,
+        proven: Lsn,
+    ) -> Result<Option<Entry>, ReadError> {
+        let header = &frame.header;
+        if header.lsn < from {
+            return Ok(None);
+        }
+        match header.kind {
+            FrameKind::Erased | FrameKind::Lost => {
+                return Err(ReadError::Gap {
+                    first: header.lsn,
+                    last: Lsn::new(header.next_lsn().get() - 1),
+                    kind: header.kind,
+                });
+            }
+            FrameKind::Unknown(_) if header.flags & 1 == 1 => return Ok(None),
+            FrameKind::Unknown(kind) => {
+                return Err(ReadError::UnknownFrame {
+                    lsn: header.lsn,
+                    kind,
+                });
+            }
+            FrameKind::Record | FrameKind::Fence => {}
+        }
+        let payload = current
+            .window
+            .get(frame.offset + HEADER, header.payload_len as usize)
+            .map_err(ReadError::Disk)?
+            .to_vec();
+        Ok(Some(Entry {
+            lsn: header.lsn,
+            seq: header.seq,
+            session: header.session,
+            previous: header.previous,
+            kind: header.kind,
+            epoch: header.epoch,
+            batch: (header.batch_index, header.batch_count),
+            position: Position {
+                segment: current.span.entry.name,
+                offset: frame.offset,
+            },
+            proven: header.lsn <= proven,
+            payload,
+        }))
+    }
+}
+
+impl Iterator for Reader {
+    type Item = Result<Entry, ReadError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while !self.ended {
+            if self.current.is_none() {
+                match self.open_next()? {
+                    Ok(()) => {}
+                    Err(error) => return Some(Err(error)),
+                }
+            }
+            match self.step() {
+                None | Some(Ok(None)) => {}
+                Some(Ok(Some(entry))) => return Some(Ok(entry)),
+                Some(Err(error)) => return Some(Err(error)),
+            }
+        }
+        None
+    }
+}
+
+/// Reads the one record that stands at a position.
+pub(crate) fn read_at(
+    directory: &Directory,
+    spans: &[Span],
+    position: &Position,
+    proven: Lsn,
+) -> Result<Option<Entry>, ReadError> {
+    let Some(span) = spans
+        .iter()
+        .find(|span| span.entry.name == position.segment && position.offset < span.end)
+    else {
+        return Ok(None);
+    };
+    let path: PathBuf = directory.file_path(&position.segment.to_string());
+    let file = directory
+        .open_segment(&position.segment, Access::Read)
+        .map_err(ReadError::Disk)?
+        .ok_or_else(|| {
+            let absent = std::io::ErrorKind::NotFound.into();
+            ReadError::Disk(DiskError::new(Operation::Open, &path, &absent))
+        })?;
+    let mut current = Current {
+        span: *span,
+        window: Window::new(file),
+        offset: position.offset,
+        expected: Lsn::ZERO,
+    };
+    let place = span.entry.place();
+    match look(&mut current.window, &place, position.offset, span.end).map_err(ReadError::Disk)? {
+        At::Frame(header) => {
+            let frame = Found {
+                offset: position.offset,
+                header,
+            };
+            Reader::entry(&mut current, &frame, Lsn::ZERO, proven)
+        }
+        At::DamagedPayload(header) => Err(ReadError::Damaged {
+            path,
+            offset: position.offset,
+            first: header.lsn,
+            last: header.lsn,
+        }),
+        At::Nothing => Ok(None),
+    }
+}

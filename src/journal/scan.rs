@@ -1,0 +1,211 @@
+//! Reading the frames of one segment file, in bounded memory.
+
+use super::directory::OpenFile;
+use super::error::DiskError;
+use super::frame::{self, ALIGN, HEADER, Header, Place};
+use super::{FrameKind, Lsn};
+
+/// Bytes that are read from the disk at once.
+const WINDOW: usize = 256 * 1024;
+
+/// A window into a file: gives byte strings at offsets and reads ahead.
+pub(crate) struct Window {
+    file: OpenFile,
+    buffer: Vec<u8>,
+    start: u64,
+    filled: usize,
+}
+
+impl Window {
+    pub(crate) fn new(file: OpenFile) -> Window {
+        Window {
+            file,
+            buffer: Vec::new(),
+            start: 0,
+            filled: 0,
+        }
+    }
+
+    /// Forgets what was read, so that the next read asks the disk again.
+    pub(crate) fn forget(&mut self) {
+        self.filled = 0;
+    }
+
+    /// The bytes at an offset; fewer than asked for where the file ends.
+    pub(crate) fn get(&mut self, offset: u64, length: usize) -> Result<&[u8], DiskError> {
+        let inside = offset >= self.start
+            && offset.saturating_add(length as u64)
+                <= self.start.saturating_add(self.filled as u64);
+        if !inside {
+            // A large frame is read for itself; the buffer grows only by what the file really has,
+            // so a wild length costs no more than the file is long.
+            let want = length.max(WINDOW);
+            let available = self.file.len()?.saturating_sub(offset);
+            let want = usize::try_from(available).unwrap_or(usize::MAX).min(want);
+            self.buffer
+                .resize(want.max(self.buffer.len().min(WINDOW)), 0);
+            let target = self.buffer.get_mut(..want).unwrap_or_default();
+            self.start = offset;
+            self.filled = 0;
+            self.filled = self.file.read_full(target, offset)?;
+        }
+        let from = usize::try_from(offset.saturating_sub(self.start)).unwrap_or(usize::MAX);
+        let until = from.saturating_add(length).min(self.filled);
+        Ok(self.buffer.get(from..until).unwrap_or_default())
+    }
+}
+
+/// A frame that a scan found, with its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) offset: u64,
+    pub(crate) header: Header,
+}
+
+impl Found {
+    pub(crate) fn end(&self) -> u64 {
+        self.offset.saturating_add(self.header.frame_len())
+    }
+}
+
+/// What stands at a position.
+pub(crate) enum At {
+    /// A frame with both checksums right.
+    Frame(Header),
+    /// A header that was written for this place, with a damaged payload.
+    DamagedPayload(Header),
+    /// Nothing that was written for this place.
+    Nothing,
+}
+
+/// Looks at one position, up to the limit that a frame may not pass.
+pub(crate) fn look(
+    window: &mut Window,
+    place: &Place,
+    offset: u64,
+    limit: u64,
+) -> Result<At, DiskError> {
+    let head = window.get(offset, HEADER as usize)?;
+    let Some(header) = frame::decode_header(head, place, offset) else {
+        return Ok(At::Nothing);
+    };
+    if offset.saturating_add(header.frame_len()) > limit {
+        return Ok(At::DamagedPayload(header));
+    }
+    let rest = window.get(offset + HEADER, (header.frame_len() - HEADER) as usize)?;
+    if frame::payload_is_intact(&header, rest) {
+        Ok(At::Frame(header))
+    } else {
+        Ok(At::DamagedPayload(header))
+    }
+}
+
+/// The frames of a segment up to the first position that fails.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Scan {
+    pub(crate) frames: Vec<Found>,
+    /// *p*: the first position that fails.
+    pub(crate) position: u64,
+    /// *n*: the Lsn expected there.
+    pub(crate) expected: Lsn,
+}
+
+/// Scans from the first frame: a position holds a frame if both checksums are right for (log,
+/// segment, offset), its Lsn is the expected one and its epoch is not lower than that of the frame
+/// before (`recovery.md` 2).
+pub(crate) fn scan(
+    window: &mut Window,
+    place: &Place,
+    from: u64,
+    base: Lsn,
+    limit: u64,
+) -> Result<Scan, DiskError> {
+    let mut found = Scan {
+        frames: Vec::new(),
+        position: from,
+        expected: base.next(),
+    };
+    let mut epoch = 0;
+    while let At::Frame(header) = look(window, place, found.position, limit)? {
+        if header.lsn != found.expected || header.epoch < epoch {
+            break;
+        }
+        epoch = header.epoch;
+        let frame = Found {
+            offset: found.position,
+            header,
+        };
+        found.position = frame.end();
+        found.expected = header.next_lsn();
+        found.frames.push(frame);
+    }
+    Ok(found)
+}
+
+/// The headers that were written for their place, at any aligned offset from `from` on, also with
+/// damaged payloads.
+pub(crate) fn search_headers(
+    window: &mut Window,
+    place: &Place,
+    from: u64,
+    limit: u64,
+) -> Result<Vec<Found>, DiskError> {
+    let mut found = Vec::new();
+    let mut offset = from.next_multiple_of(ALIGN);
+    while offset.saturating_add(HEADER) <= limit {
+        let head = window.get(offset, HEADER as usize)?;
+        if head.len() < HEADER as usize {
+            break;
+        }
+        if let Some(header) = frame::decode_header(head, place, offset) {
+            found.push(Found { offset, header });
+        }
+        offset += ALIGN;
+    }
+    Ok(found)
+}
+
+/// The offset behind the last byte that is not zero, from `from` on; `from` if all are zero.
+pub(crate) fn last_nonzero(window: &mut Window, from: u64, limit: u64) -> Result<u64, DiskError> {
+    let mut offset = from;
+    let mut last = from;
+    while offset < limit {
+        let want = usize::try_from(limit - offset)
+            .unwrap_or(WINDOW)
+            .min(WINDOW);
+        let bytes = window.get(offset, want)?;
+        if bytes.is_empty() {
+            break;
+        }
+        let length = bytes.len() as u64;
+        if let Some(index) = bytes.iter().rposition(|byte| *byte != 0) {
+            last = offset + index as u64 + 1;
+        }
+        offset += length;
+    }
+    Ok(last)
+}
+
+/// The frame before which nothing of a session can be missing: used by readers that go on behind
+/// damage. Searches for the next intact frame with an Lsn from `least` on.
+pub(crate) fn next_intact(
+    window: &mut Window,
+    place: &Place,
+    from: u64,
+    least: Lsn,
+    limit: u64,
+) -> Result<Option<Found>, DiskError> {
+    let mut offset = from.next_multiple_of(ALIGN);
+    while offset.saturating_add(HEADER) <= limit {
+        if let At::Frame(header) = look(window, place, offset, limit)? {
+            // The same bound as in the decision: no frame can be further on than the bytes allow.
+            let most = least.get().saturating_add((offset - from) / HEADER);
+            let spans = matches!(header.kind, FrameKind::Erased | FrameKind::Lost);
+            if header.lsn >= least && (header.lsn.get() <= most || spans) {
+                return Ok(Some(Found { offset, header }));
+            }
+        }
+        offset += ALIGN;
+    }
+    Ok(None)
+}
