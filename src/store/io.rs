@@ -1,0 +1,206 @@
+//! The I/O thread of a store: runs commits for async callers, so that they never block a thread of
+//! their runtime, and so that a commit that was submitted runs to its end whatever becomes of the
+//! caller (design: cancellation is honoured before the append and never after).
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// One thread, started on first use, that runs jobs in the order in which they were submitted. It
+/// ends when the store and all its sessions are gone.
+#[derive(Debug, Default)]
+pub(crate) struct IoThread {
+    jobs: Mutex<Option<Sender<Job>>>,
+}
+
+/// The job was not run to its end: its thread could not be started, or the job panicked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the I/O thread of the store is gone; open the store again")]
+pub struct IoThreadGone;
+
+impl IoThread {
+    /// Runs a job on the thread.
+    pub(crate) fn submit<T: Send + 'static>(
+        &self,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> Ticket<T> {
+        let slot = Arc::new(Slot::default());
+        let promise = Promise(slot.clone());
+        let job: Job = Box::new(move || {
+            // A panic in a host's disk must not take the thread down with the jobs behind it; the
+            // promise, dropped unfulfilled, tells the waiter.
+            if let Ok(value) = catch_unwind(AssertUnwindSafe(job)) {
+                promise.fulfil(value);
+            }
+        });
+        if let Some(sender) = self.sender() {
+            // If the thread is gone the job is dropped, and its promise with it.
+            let _ = sender.send(job);
+        }
+        Ticket(slot)
+    }
+
+    fn sender(&self) -> Option<Sender<Job>> {
+        let mut jobs = lock(&self.jobs);
+        if jobs.is_none() {
+            let (sender, receiver) = channel::<Job>();
+            let started = std::thread::Builder::new()
+                .name("stepwell-io".into())
+                .spawn(move || receiver.into_iter().for_each(|job| job()));
+            match started {
+                Ok(_) => *jobs = Some(sender),
+                Err(error) => tracing::error!(%error, "the I/O thread could not be started"),
+            }
+        }
+        jobs.clone()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    state: Mutex<State<T>>,
+    ready: Condvar,
+}
+
+#[derive(Debug)]
+enum State<T> {
+    Waiting(Option<Waker>),
+    Done(T),
+    /// Taken, or never to come.
+    Gone,
+}
+
+impl<T> Default for Slot<T> {
+    fn default() -> Self {
+        Slot {
+            state: Mutex::new(State::Waiting(None)),
+            ready: Condvar::new(),
+        }
+    }
+}
+
+impl<T> Slot<T> {
+    fn settle(&self, settled: State<T>) {
+        let mut state = lock(&self.state);
+        if let State::Waiting(waker) = &mut *state {
+            let waker = waker.take();
+            *state = settled;
+            drop(state);
+            self.ready.notify_all();
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+    }
+}
+
+/// The side of the thread: dropped unfulfilled, it tells the waiter that nothing will come.
+struct Promise<T>(Arc<Slot<T>>);
+
+impl<T> Promise<T> {
+    fn fulfil(self, value: T) {
+        self.0.settle(State::Done(value));
+    }
+}
+
+impl<T> Drop for Promise<T> {
+    fn drop(&mut self) {
+        self.0.settle(State::Gone);
+    }
+}
+
+/// The outcome of something that was submitted. It can be awaited or waited for; dropping it changes
+/// nothing else.
+#[derive(Debug)]
+#[must_use = "a ticket tells whether what was submitted is durable"]
+pub struct Ticket<T>(Arc<Slot<T>>);
+
+impl<T> Ticket<T> {
+    /// Blocks until the outcome is there. Not for async code: await the ticket there.
+    ///
+    /// # Errors
+    /// [`IoThreadGone`]: the outcome is unknown.
+    pub fn wait(self) -> Result<T, IoThreadGone> {
+        let mut state = lock(&self.0.state);
+        loop {
+            match std::mem::replace(&mut *state, State::Gone) {
+                State::Done(value) => return Ok(value),
+                State::Gone => return Err(IoThreadGone),
+                waiting @ State::Waiting(_) => {
+                    *state = waiting;
+                    state = self
+                        .0
+                        .ready
+                        .wait(state)
+                        .unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        }
+    }
+}
+
+impl<T> Future for Ticket<T> {
+    type Output = Result<T, IoThreadGone>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = lock(&self.0.state);
+        match std::mem::replace(&mut *state, State::Gone) {
+            State::Done(value) => Poll::Ready(Ok(value)),
+            State::Gone => Poll::Ready(Err(IoThreadGone)),
+            State::Waiting(_) => {
+                *state = State::Waiting(Some(context.waker().clone()));
+                Poll::Pending
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_run_in_order_and_tickets_give_their_outcomes() {
+        let io = IoThread::default();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let tickets: Vec<_> = (0..20)
+            .map(|number| {
+                let seen = seen.clone();
+                io.submit(move || {
+                    lock(&seen).push(number);
+                    number * 2
+                })
+            })
+            .collect();
+        for (number, ticket) in tickets.into_iter().enumerate() {
+            assert_eq!(ticket.wait(), Ok(number * 2));
+        }
+        assert_eq!(*lock(&seen), (0..20).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_panicking_job_is_reported_and_the_thread_goes_on() {
+        let io = IoThread::default();
+        let bad: Ticket<()> = io.submit(|| panic!("the host's disk"));
+        let good = io.submit(|| 7);
+        assert_eq!(bad.wait(), Err(IoThreadGone));
+        assert_eq!(good.wait(), Ok(7));
+    }
+
+    #[test]
+    fn a_dropped_ticket_does_not_stop_its_job() {
+        let io = IoThread::default();
+        let (sender, receiver) = channel();
+        drop(io.submit(move || sender.send(1).unwrap()));
+        assert_eq!(receiver.recv(), Ok(1));
+    }
+}
