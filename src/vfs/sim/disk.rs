@@ -127,6 +127,11 @@ impl Disk {
         self.dir(id).is_ok()
     }
 
+    #[cfg(test)]
+    pub(super) fn node_count(&self) -> usize {
+        self.nodes.len()
+    }
+
     /// Bytes of all files that have a visible name or are open.
     pub(super) fn used(&self) -> u64 {
         let live = self

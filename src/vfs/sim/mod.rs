@@ -50,6 +50,9 @@ mod rest;
 mod trace;
 mod volume;
 
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
