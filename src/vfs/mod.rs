@@ -5,10 +5,17 @@
 //! different calls ([`File::sync_data`] and [`Dir::sync`]), and every error is the bare
 //! [`io::Error`] of the system, so that the journal alone decides what it means.
 
+#[cfg(any(unix, windows))]
+mod real;
+pub mod sim;
+
 use std::fmt::Debug;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+
+#[cfg(any(unix, windows))]
+pub use real::RealVfs;
 
 /// The identity of a file on its disk (device and inode): two names that lead to the same file
 /// have the same identity, and a file made later under the same name has another one as long as
