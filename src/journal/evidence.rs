@@ -5,10 +5,11 @@
 
 use super::FrameKind;
 use super::Lsn;
+use super::bytes::take_u64;
 use super::decision::{ActiveEvidence, Evidence, ManifestEvidence, SegmentEvidence};
 use super::directory::{Directory, OpenFile};
 use super::error::{DiskError, Operation};
-use super::frame::{LogId, Place};
+use super::frame::{HEADER, LogId, Place};
 use super::manifest::{End, Manifest, ManifestFound, SegmentEntry};
 use super::names::{Name, SegmentName};
 use super::scan::{At, Window, last_nonzero, look, scan, search_headers};
@@ -183,8 +184,8 @@ fn newer_segment(
     Ok(None)
 }
 
-/// Whether a file holds a fence of the epoch that its name bears. The fence follows what the
-/// opening kept, so the frames before it are passed over by their headers.
+/// Whether a file holds the fence of the epoch that its name bears. Copied frames are stamped with
+/// that epoch too, older fences among them: the epoch in the fence's own payload tells.
 fn holds_fence(
     directory: &Directory,
     segment: &SegmentName,
@@ -199,9 +200,18 @@ fn holds_fence(
     };
     let limit = file.len()?;
     let mut window = Window::new(file);
-    Ok(search_headers(&mut window, &place, FRAMES, limit)?
-        .iter()
-        .any(|frame| frame.header.kind == FrameKind::Fence && frame.header.epoch == segment.epoch))
+    for found in search_headers(&mut window, &place, FRAMES, limit)? {
+        if found.header.kind != FrameKind::Fence || found.header.epoch != segment.epoch {
+            continue;
+        }
+        if let At::Frame(_) = look(&mut window, &place, found.offset, limit)? {
+            let payload = window.get(found.offset + HEADER, 8)?;
+            if take_u64(payload, &mut 0) == Some(segment.epoch) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }
 
 /// Whether any segment file holds a frame, found without a manifest: each file's own static header
