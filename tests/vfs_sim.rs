@@ -207,6 +207,44 @@ fn what_a_shortening_took_does_not_come_back() {
 }
 
 #[test]
+fn a_shortening_takes_whole_sectors_on_both_images() {
+    let disk = SimVfs::new();
+    let file = durable(&disk, "/f", &two(1, 2));
+    file.set_len(512).unwrap();
+    file.set_len(1024).unwrap();
+    assert_eq!(disk.read_file("/f").unwrap(), two(1, 0));
+    // The medium still holds these bytes, but only until the shortening reaches it.
+    file.write_at(&[2; SECTOR], 512).unwrap();
+    file.sync_data().unwrap();
+    assert_eq!(disk.read_durable("/f").unwrap(), two(1, 2));
+}
+
+#[test]
+fn bytes_behind_a_lost_length_are_lost_for_good() {
+    let disk = SimVfs::new();
+    let file = durable(&disk, "/f", b"");
+    file.write_at(&two(1, 2), 0).unwrap();
+    disk.power_loss_with(&mut |point| usize::from(point.part != Part::Length));
+    assert_eq!(disk.read_file("/f").unwrap(), b"");
+    disk.open(p("/f"), Access::Write)
+        .unwrap()
+        .set_len(1024)
+        .unwrap();
+    assert_eq!(disk.read_file("/f").unwrap(), two(0, 0));
+}
+
+#[test]
+fn writing_back_the_old_bytes_is_a_write() {
+    let disk = SimVfs::new();
+    let file = durable(&disk, "/f", &[1; SECTOR]);
+    file.write_at(&[2; SECTOR], 0).unwrap();
+    file.write_at(&[1; SECTOR], 0).unwrap();
+    assert_eq!(disk.pending_choices()[0].options, 3);
+    file.sync_data().unwrap();
+    assert_eq!(disk.read_durable("/f").unwrap(), [1; SECTOR]);
+}
+
+#[test]
 fn of_several_writes_to_a_sector_the_first_few_survive() {
     let disk = SimVfs::new();
     let file = durable(&disk, "/f", &[0; SECTOR]);
@@ -427,9 +465,10 @@ fn the_number_of_a_file_is_used_again_once_nobody_holds_it() {
         disk.identity(p("/g")).unwrap(),
     ];
     assert!(numbers.contains(&first));
-    // The name comes back, under whatever number, but not under one that is in use.
+    // Names that come back after a power loss get numbers that are not in use.
     root(&disk).sync().unwrap();
     disk.remove_file(p("/f")).unwrap();
+    disk.remove_file(p("/g")).unwrap();
     disk.create(p("/h")).unwrap();
     disk.power_loss_with(&mut |point| usize::from(point.path == p("/h")));
     let names = ["/f", "/g", "/h"].map(|path| disk.identity(p(path)).unwrap());
@@ -919,6 +958,10 @@ fn removal_at_rest_settles_what_was_unsynced_about_the_name() {
     disk.create(p("/f")).unwrap();
     disk.create(p("/g")).unwrap();
     disk.remove("/f").unwrap();
+    assert!(
+        disk.power_loss_images()
+            .all(|image| image.read_file("/f").is_err())
+    );
     assert_eq!(after(&disk, PowerLoss::KeepAll, "/f"), None);
     assert!(after(&disk, PowerLoss::KeepAll, "/g").is_some());
     root(&disk).sync().unwrap();

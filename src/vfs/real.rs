@@ -33,11 +33,7 @@ impl Vfs for RealVfs {
     }
 
     fn open_dir(&self, path: &Path) -> io::Result<Arc<dyn Dir>> {
-        let dir = system::open_dir(path)?;
-        if !dir.metadata()?.is_dir() {
-            return Err(io::ErrorKind::NotADirectory.into());
-        }
-        Ok(Arc::new(RealDir(dir)))
+        Ok(Arc::new(RealDir(system::open_dir(path)?)))
     }
 
     fn list(&self, path: &Path) -> io::Result<Vec<Entry>> {

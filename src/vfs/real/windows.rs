@@ -23,10 +23,15 @@ pub(super) fn options() -> OpenOptions {
 }
 
 pub(super) fn open_dir(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
+    let dir = OpenOptions::new()
         .read(true)
         .custom_flags(BACKUP_SEMANTICS)
-        .open(path)
+        .open(path)?;
+    // The flag lets directories be opened, but files as well.
+    if !dir.metadata()?.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    Ok(dir)
 }
 
 pub(super) fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {

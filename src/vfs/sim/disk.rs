@@ -80,7 +80,6 @@ impl Disk {
         };
         copy.trace.off = self.trace.off;
         for node in copy.nodes.values_mut() {
-            node.open = 0;
             node.forget_failures();
         }
         copy.recount();
