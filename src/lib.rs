@@ -1,3 +1,6 @@
 //! An embedded, crash-safe, event-sourced store for agent loops, with its own journal.
 
+pub mod content;
+pub mod event;
+pub mod identity;
 pub mod vfs;
