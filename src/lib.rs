@@ -1,5 +1,10 @@
 //! An embedded, crash-safe, event-sourced store for agent loops, with its own journal.
 
+pub mod content;
+pub mod event;
 pub mod identity;
 pub mod journal;
+pub mod store;
 pub mod vfs;
+
+pub use store::{Session, Store};

@@ -68,7 +68,8 @@ impl std::fmt::Display for OsCode {
 }
 
 impl DiskError {
-    pub(crate) fn new(operation: Operation, path: &Path, error: &io::Error) -> DiskError {
+    /// From what the system said.
+    pub fn new(operation: Operation, path: &Path, error: &io::Error) -> DiskError {
         DiskError {
             operation,
             path: path.to_owned(),

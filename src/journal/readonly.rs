@@ -158,6 +158,12 @@ impl JournalView {
         )
     }
 
+    /// The first Lsn of the last segment that holds records: reading from here reads the tail only.
+    pub fn tail(&self) -> Lsn {
+        let used = self.spans.iter().rev().find(|span| span.last > span.base);
+        used.map_or(Lsn::ZERO, |span| span.base.next())
+    }
+
     /// Reads the record at a position; `None` if none stands there.
     ///
     /// # Errors

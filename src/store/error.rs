@@ -1,0 +1,196 @@
+//! The errors of a store, one enum per operation.
+
+use std::path::PathBuf;
+
+use crate::event::{DecodeError, EncodeError, Event, Key, PairingError};
+use crate::identity::{LoopId, MintError, SessionId, TurnId};
+use crate::journal::{CloseError, DiskError, Fault, NotCommitted, OpenError, ReadError, Seq};
+
+/// Why an event does not fit where the session stands. The caller's fault; nothing was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OrderError {
+    /// The session has no such loop.
+    #[error("the session has no loop {0}")]
+    UnknownLoop(LoopId),
+    /// The loop exists already.
+    #[error("the loop {0} exists already")]
+    LoopExists(LoopId),
+    /// Another handle has the loop; drop it first.
+    #[error("another handle has the loop {0}")]
+    LoopHeld(LoopId),
+    /// The loop has an open turn; it must end before the next begins.
+    #[error("the turn {0} is still open")]
+    TurnOpen(TurnId),
+    /// The turn is not the open one of its loop.
+    #[error("the turn {0} is not open")]
+    TurnNotOpen(TurnId),
+    /// The session was stopped.
+    #[error("the session was stopped")]
+    Stopped,
+}
+
+/// Why a commit did not happen, for certain (P7). Nothing was published and history is unchanged;
+/// the turn stays open, so the host may try again or end it.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The caller offered nothing.
+    #[error("there is nothing to commit")]
+    Empty,
+    /// The caller's step pairs calls and results wrongly.
+    #[error(transparent)]
+    Pairing(#[from] PairingError),
+    /// The caller's event breaks a rule of its kind, or could not be read back (P10).
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
+    /// The caller's event does not fit where the session stands.
+    #[error(transparent)]
+    Order(#[from] OrderError),
+    /// The key was used before for another body.
+    #[error("the key {key:?} was used for another body, committed as {first}; use a new key")]
+    KeyReused {
+        /// The key.
+        key: Key,
+        /// The first commit under it.
+        first: Seq,
+    },
+    /// The first commit under a repeated key cannot be read to compare it.
+    #[error("the first commit under a repeated key cannot be read: {0}")]
+    FirstUnreadable(ReadError),
+    /// No id could be made.
+    #[error(transparent)]
+    Mint(#[from] MintError),
+    /// The session is open for reading only.
+    #[error("the session is open for reading only")]
+    ReadOnly,
+    /// The session is faulted since an earlier commit; open it again.
+    #[error("the session is faulted: {0}")]
+    Faulted(Fault),
+    /// The journal refused; it goes on.
+    #[error(transparent)]
+    Journal(NotCommitted),
+}
+
+/// The outcome of a commit that gave no receipt.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum CommitError {
+    /// Definitely not committed.
+    #[error("not committed: {0}")]
+    NotCommitted(#[from] Refusal),
+    /// It may be on disk. The session is faulted; reopening decides, and publishes what was kept.
+    #[error("the outcome is unknown: {fault}")]
+    Unknown {
+        /// Why.
+        fault: Fault,
+        /// What was prepared, stamped, as it may reappear.
+        events: Vec<Event>,
+    },
+    /// The store's I/O thread ended without an answer.
+    #[error(transparent)]
+    Gone(#[from] super::IoThreadGone),
+}
+
+impl CommitError {
+    /// Whether it is certain that nothing was committed.
+    pub fn is_definite(&self) -> bool {
+        matches!(self, CommitError::NotCommitted(_))
+    }
+}
+
+/// Why an event could not be read from the log.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplayError {
+    /// The journal could not give the record.
+    #[error(transparent)]
+    Journal(#[from] ReadError),
+    /// The record is intact, but it is not an event that this version can read.
+    #[error("the record {seq} cannot be read as an event: {source}")]
+    Decode {
+        /// The record.
+        seq: Seq,
+        /// Why.
+        source: DecodeError,
+    },
+    /// The record belongs to another session.
+    #[error("the record {seq} belongs to session {found}")]
+    Foreign {
+        /// The record.
+        seq: Seq,
+        /// Whose it is.
+        found: SessionId,
+    },
+    /// The record's sequence does not follow the one before.
+    #[error("after {expected} comes {found}: records between them are missing")]
+    Gap {
+        /// What was expected.
+        expected: Seq,
+        /// What came.
+        found: Seq,
+    },
+}
+
+/// Why a session could not be created or opened.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// There is no such session.
+    #[error("there is no session {0}")]
+    NotFound(SessionId),
+    /// The session exists already.
+    #[error("the session {0} exists already")]
+    AlreadyExists(SessionId),
+    /// Its journal could not be opened.
+    #[error(transparent)]
+    Journal(#[from] OpenError),
+    /// Its history could not be read to its end. Open it read-only to read what is intact.
+    #[error("the history cannot be read: {0}; open the session read-only")]
+    History(#[from] ReplayError),
+    /// The disk failed.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// The first events could not be prepared.
+    #[error("the first events could not be prepared: {0}")]
+    Prepare(Refusal),
+}
+
+/// Why a store could not be opened or listed.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The directory holds something else.
+    #[error("{} is not a stepwell store; choose an empty or new directory", path.display())]
+    NotAStore {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// There is nothing at this place, and it was not to be created.
+    #[error("there is no store at {}", path.display())]
+    NotFound {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The file that says what the store is, is damaged.
+    #[error("{} is damaged; its sessions are intact: put back the file of another store of the same layout", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A newer version wrote it.
+    #[error("{} has format version {version}; use a newer build", path.display())]
+    NewerFormat {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        version: u32,
+    },
+    /// The disk failed.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+}
+
+/// Why a session was not closed cleanly. What was acknowledged is as safe as before.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error(transparent)]
+pub struct SessionCloseError(#[from] pub CloseError);

@@ -1,0 +1,203 @@
+//! Listing and verifying sessions. Nothing here takes a lock or writes a byte, and one damaged or
+//! unreadable session never hides the others (robustness 27, 51).
+
+use super::replay::{Order, decode};
+use super::{ReplayError, SESSIONS, Store, StoreError, list};
+use crate::event::{Body, Event, Kind};
+use crate::identity::{SessionId, Timestamp};
+use crate::journal::{Damage, FrameKind, JournalView, Lsn, OpenError, RecoveryReport, Seq};
+
+/// What a session is doing, as far as its log says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SessionStatus {
+    /// No turn is open, and the last one ended well (or there was none).
+    Idle,
+    /// A turn is open: it runs, or its process ended in it.
+    Active,
+    /// The last turn was interrupted.
+    Interrupted,
+    /// The last turn failed.
+    Failed,
+    /// It was stopped.
+    Stopped,
+}
+
+/// A session as a listing shows it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SessionEntry {
+    /// Its id.
+    pub id: SessionId,
+    /// What its log says, or why it cannot be read. A listing never fails for one session.
+    pub state: Result<Listed, OpenError>,
+}
+
+/// What the log of a listed session says.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Listed {
+    /// The title, if it has one.
+    pub title: Option<String>,
+    /// When it was created.
+    pub created: Option<Timestamp>,
+    /// When its last event was made.
+    pub last_active: Option<Timestamp>,
+    /// What it is doing.
+    pub status: SessionStatus,
+    /// Its last sequence.
+    pub last_seq: Seq,
+    /// Damage to acknowledged data: it opens read-only.
+    pub damage: Option<Damage>,
+}
+
+/// What reading everything of a session found.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct VerifyReport {
+    /// The session.
+    pub session: SessionId,
+    /// The events that can be read.
+    pub events: u64,
+    /// The committed steps among them.
+    pub steps: u64,
+    /// The last sequence that can be read.
+    pub last_seq: Seq,
+    /// What an opening would find: the proven bound, and what it would cut.
+    pub journal: RecoveryReport,
+    /// Damage that the decision found.
+    pub damage: Option<Damage>,
+    /// What cannot be read, one by one.
+    pub unreadable: Vec<ReplayError>,
+}
+
+impl VerifyReport {
+    /// Whether all that was acknowledged can be read. A torn tail is no damage: nothing in it is
+    /// proven to have been acknowledged.
+    pub fn is_intact(&self) -> bool {
+        self.damage.is_none() && self.unreadable.is_empty()
+    }
+}
+
+impl Store {
+    /// The sessions of the store, by id. Reads the head and the tail of each log.
+    ///
+    /// # Errors
+    /// Only if the sessions' directory cannot be listed.
+    pub fn sessions(&self) -> Result<Vec<SessionEntry>, StoreError> {
+        let mut entries = Vec::new();
+        for name in list(&self.inner.vfs, &self.inner.dir.join(SESSIONS))? {
+            let Ok(id) = name.parse::<SessionId>() else {
+                continue;
+            };
+            if id.to_string() != name {
+                continue;
+            }
+            let state = match self.journal_view(id) {
+                // Created halfway, and never acknowledged: there is no session.
+                Err(OpenError::NotFound { .. }) => continue,
+                Err(error) => Err(error),
+                Ok(view) => match self.listed(id, &view) {
+                    Some(listed) => Ok(listed),
+                    None => continue,
+                },
+            };
+            entries.push(SessionEntry { id, state });
+        }
+        Ok(entries)
+    }
+
+    /// `None` for a session whose creation was cut off.
+    fn listed(&self, id: SessionId, view: &JournalView) -> Option<Listed> {
+        let mut listed = Listed {
+            title: None,
+            created: None,
+            last_active: None,
+            status: SessionStatus::Idle,
+            last_seq: Seq::ZERO,
+            damage: view.damage().cloned(),
+        };
+        let limits = &self.inner.options.limits;
+        let mut take = |event: &Event, seq: Seq| {
+            listed.last_seq = listed.last_seq.max(seq);
+            listed.see(event);
+        };
+        // The head: fence, then SessionStarted.
+        for entry in view.read(Lsn::ZERO).take(4).flatten() {
+            if let Ok(Some((committed, _))) = decode(id, &entry, limits) {
+                take(committed.event(), committed.seq());
+                break;
+            }
+        }
+        for entry in view.read(view.tail()).flatten() {
+            if entry.kind == FrameKind::Record {
+                if let Ok(Some((committed, _))) = decode(id, &entry, limits) {
+                    take(committed.event(), committed.seq());
+                }
+            }
+        }
+        let empty = listed.last_seq == Seq::ZERO && listed.damage.is_none();
+        (!empty).then_some(listed)
+    }
+
+    /// Reads everything of a session, and says what is wrong with it.
+    ///
+    /// # Errors
+    /// As for [`JournalView::open`]; damage is in the report.
+    pub fn verify(&self, id: SessionId) -> Result<VerifyReport, OpenError> {
+        let view = self.journal_view(id)?;
+        let mut report = VerifyReport {
+            session: id,
+            events: 0,
+            steps: 0,
+            last_seq: Seq::ZERO,
+            journal: view.report().clone(),
+            damage: view.damage().cloned(),
+            unreadable: Vec::new(),
+        };
+        let mut order = Order::from(Seq::new(1));
+        for entry in view.read(Lsn::ZERO) {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(error) => {
+                    order.damage();
+                    report.unreadable.push(error.into());
+                    continue;
+                }
+            };
+            if entry.kind != FrameKind::Record {
+                continue;
+            }
+            if let Err(gap) = order.take(entry.seq) {
+                report.unreadable.push(gap);
+            }
+            report.last_seq = entry.seq;
+            match decode(id, &entry, &self.inner.options.limits) {
+                Ok(Some((committed, _))) => {
+                    report.events += 1;
+                    report.steps += u64::from(committed.event().kind() == Kind::StepDone);
+                }
+                Ok(None) => report.events += 1,
+                Err(error) => report.unreadable.push(error),
+            }
+        }
+        Ok(report)
+    }
+}
+
+impl Listed {
+    fn see(&mut self, event: &Event) {
+        self.last_active = event.header.created_at.or(self.last_active);
+        match &event.body {
+            Body::SessionStarted(started) => {
+                self.title.clone_from(&started.title);
+                self.created = event.header.created_at;
+            }
+            Body::TurnStarted(_) => self.status = SessionStatus::Active,
+            Body::TurnDone(_) => self.status = SessionStatus::Idle,
+            Body::TurnFailed(_) => self.status = SessionStatus::Failed,
+            Body::TurnInterrupted(_) => self.status = SessionStatus::Interrupted,
+            Body::SessionStopped(_) => self.status = SessionStatus::Stopped,
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The log as a store sees it: one narrow trait, so that another log (a replicated one) can stand in
+//! for the local journal without a change above.
+
+use std::fmt::Debug;
+
+use crate::identity::SessionId;
+use crate::journal::{
+    AppendError, CloseError, Entry, Fault, FrameKind, Journal, JournalView, Lsn, NewRecord,
+    NotCommitted, Placed, Position, ReadError, Seq,
+};
+
+/// The records of one session.
+pub(super) trait Log: Debug + Send + Sync {
+    /// Appends a batch behind an expected position, all of it or nothing, and returns when it is
+    /// durable.
+    fn append(&self, payloads: &[Vec<u8>], expected: Seq) -> Result<Vec<Placed>, AppendError>;
+    /// The records from a position on, up to what is durable now.
+    fn read(&self, from: Seq) -> Box<dyn Iterator<Item = Result<Entry, ReadError>> + Send>;
+    /// The record at a place.
+    fn read_at(&self, position: &Position) -> Result<Option<Entry>, ReadError>;
+    /// Why the log takes no appends any more, if so.
+    fn health(&self) -> Result<(), Fault>;
+    /// Closes the log.
+    fn close(&self) -> Result<(), CloseError>;
+}
+
+/// The records (not the fences) of a journal from a session sequence on. A record's Lsn is never
+/// below its Seq, so reading begins there.
+fn records(
+    reader: crate::journal::Reader,
+    from: Seq,
+) -> Box<dyn Iterator<Item = Result<Entry, ReadError>> + Send> {
+    Box::new(reader.filter(move |entry| match entry {
+        Ok(entry) => entry.kind == FrameKind::Record && entry.seq >= from,
+        Err(_) => true,
+    }))
+}
+
+/// A journal that one session owns.
+#[derive(Debug)]
+pub(super) struct OwnJournal {
+    pub(super) journal: Journal,
+    pub(super) session: SessionId,
+}
+
+impl Log for OwnJournal {
+    fn append(&self, payloads: &[Vec<u8>], expected: Seq) -> Result<Vec<Placed>, AppendError> {
+        let records: Vec<NewRecord<'_>> = payloads
+            .iter()
+            .map(|payload| NewRecord {
+                session: self.session,
+                payload,
+            })
+            .collect();
+        Ok(self.journal.append(&records, Some(expected))?.records)
+    }
+
+    fn read(&self, from: Seq) -> Box<dyn Iterator<Item = Result<Entry, ReadError>> + Send> {
+        records(self.journal.read(Lsn::new(from.get())), from)
+    }
+
+    fn read_at(&self, position: &Position) -> Result<Option<Entry>, ReadError> {
+        self.journal.read_at(position)
+    }
+
+    fn health(&self) -> Result<(), Fault> {
+        self.journal.health()
+    }
+
+    fn close(&self) -> Result<(), CloseError> {
+        self.journal.close()
+    }
+}
+
+/// A journal that is open for reading only.
+#[derive(Debug)]
+pub(super) struct ViewedJournal {
+    pub(super) view: JournalView,
+}
+
+impl Log for ViewedJournal {
+    fn append(&self, _payloads: &[Vec<u8>], _expected: Seq) -> Result<Vec<Placed>, AppendError> {
+        Err(NotCommitted::Closed.into())
+    }
+
+    fn read(&self, from: Seq) -> Box<dyn Iterator<Item = Result<Entry, ReadError>> + Send> {
+        records(self.view.read(Lsn::new(from.get())), from)
+    }
+
+    fn read_at(&self, position: &Position) -> Result<Option<Entry>, ReadError> {
+        self.view.read_at(position)
+    }
+
+    fn health(&self) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn close(&self) -> Result<(), CloseError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,316 @@
+//! The store: sessions over journals.
+//!
+//! [`Store`] opens a directory, [`Session`] is one agent session in it, [`Loop`] and [`Turn`] commit
+//! steps for hosts that have a loop of their own. The commit boundary is in `session`, the fold that
+//! makes state of events in `state`, opening after a crash in `open`.
+
+mod committed;
+mod draft;
+mod error;
+mod io;
+mod listing;
+mod log;
+mod open;
+mod options;
+mod replay;
+mod root;
+mod session;
+mod state;
+mod turn;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub use committed::{Committed, Outcome};
+pub use draft::{Draft, StepDraft};
+pub use error::{
+    CommitError, OrderError, Refusal, ReplayError, SessionCloseError, SessionError, StoreError,
+};
+pub use io::{IoThreadGone, Ticket};
+pub use listing::{Listed, SessionEntry, SessionStatus, VerifyReport};
+pub use open::OpenReport;
+pub use options::{Layout, StoreOptions};
+pub use replay::Replay;
+pub use session::{Mode, Observer, Session};
+pub use state::{HistoryItem, OpenTurn, PendingGate};
+pub use turn::{Loop, LoopSpec, Turn};
+
+use crate::event::SessionStarted;
+use crate::identity::SessionId;
+use crate::journal::{DiskError, JournalView, OpenError, Operation};
+use crate::vfs::sim::SimVfs;
+use crate::vfs::{RealVfs, Vfs};
+use io::IoThread;
+use open::{Creating, Place};
+
+const SESSIONS: &str = "sessions";
+
+/// A session to be created.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct SessionSpec {
+    id: Option<SessionId>,
+    started: SessionStarted,
+}
+
+impl SessionSpec {
+    /// A session with a fresh id.
+    pub fn new() -> SessionSpec {
+        SessionSpec::default()
+    }
+
+    /// With an id of the host's choice.
+    #[must_use]
+    pub fn id(self, id: SessionId) -> SessionSpec {
+        SessionSpec {
+            id: Some(id),
+            ..self
+        }
+    }
+
+    /// With a title.
+    #[must_use]
+    pub fn title(mut self, title: impl Into<String>) -> SessionSpec {
+        self.started.title = Some(title.into());
+        self
+    }
+
+    /// With labels and configuration.
+    #[must_use]
+    pub fn started(self, started: SessionStarted) -> SessionSpec {
+        SessionSpec { started, ..self }
+    }
+}
+
+/// A store of sessions. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    vfs: Arc<dyn Vfs>,
+    dir: PathBuf,
+    options: StoreOptions,
+    io: Arc<IoThread>,
+    creating: Creating,
+}
+
+impl Store {
+    /// Opens the store in a directory, which is created if it is absent.
+    ///
+    /// # Errors
+    /// [`StoreError::NotAStore`] if the directory holds something else; the others as they say.
+    pub fn open(dir: impl AsRef<Path>) -> Result<Store, StoreError> {
+        Store::open_with(dir, StoreOptions::default())
+    }
+
+    /// The same with options.
+    ///
+    /// # Errors
+    /// As for [`Store::open`].
+    pub fn open_with(dir: impl AsRef<Path>, options: StoreOptions) -> Result<Store, StoreError> {
+        Store::on(Arc::new(RealVfs), dir, options)
+    }
+
+    /// Opens a store that must exist; nothing is written. For tools that only look.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`], and as for [`Store::open`].
+    pub fn open_existing(dir: impl AsRef<Path>) -> Result<Store, StoreError> {
+        let vfs: Arc<dyn Vfs> = Arc::new(RealVfs);
+        match root::read(&vfs, dir.as_ref())? {
+            Some(_) => Ok(Store::with(vfs, dir.as_ref(), StoreOptions::default())),
+            None => Err(StoreError::NotFound {
+                path: dir.as_ref().to_owned(),
+            }),
+        }
+    }
+
+    /// A store in memory, for a host's tests: the real code over the simulated disk.
+    ///
+    /// # Errors
+    /// As for [`Store::open`]; there is no reason for one.
+    pub fn in_memory() -> Result<Store, StoreError> {
+        let disk = SimVfs::new();
+        disk.set_tracing(false);
+        Store::on(Arc::new(disk), "/store", StoreOptions::default())
+    }
+
+    /// Opens a store on a given file system.
+    ///
+    /// # Errors
+    /// As for [`Store::open`].
+    pub fn on(
+        vfs: Arc<dyn Vfs>,
+        dir: impl AsRef<Path>,
+        options: StoreOptions,
+    ) -> Result<Store, StoreError> {
+        let dir = dir.as_ref();
+        create_dir(&vfs, dir)?;
+        if root::read(&vfs, dir)?.is_none() {
+            // A creation that was cut off leaves the sessions folder or a temp file: it goes on.
+            let foreign = list(&vfs, dir)?
+                .into_iter()
+                .any(|name| name != SESSIONS && !name.starts_with("STORE"));
+            if foreign {
+                return Err(StoreError::NotAStore {
+                    path: dir.to_owned(),
+                });
+            }
+            create_dir(&vfs, &dir.join(SESSIONS))?;
+            root::write(&vfs, dir, options.layout)?;
+            if let Some(parent) = dir.parent().filter(|parent| *parent != Path::new("")) {
+                root::sync_directory(&vfs, parent)?;
+            }
+        }
+        Ok(Store::with(vfs, dir, options))
+    }
+
+    fn with(vfs: Arc<dyn Vfs>, dir: &Path, options: StoreOptions) -> Store {
+        Store {
+            inner: Arc::new(Inner {
+                vfs,
+                dir: dir.to_owned(),
+                options,
+                io: Arc::new(IoThread::default()),
+                creating: Creating::default(),
+            }),
+        }
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &Path {
+        &self.inner.dir
+    }
+
+    /// The directory of a session's journal.
+    pub fn session_dir(&self, id: SessionId) -> PathBuf {
+        self.inner.dir.join(SESSIONS).join(id.to_string())
+    }
+
+    fn place<'a>(&'a self, path: &'a Path) -> Place<'a> {
+        Place {
+            vfs: &self.inner.vfs,
+            path,
+            options: &self.inner.options,
+            io: &self.inner.io,
+        }
+    }
+
+    /// Creates a session; its SessionStarted is durable. A creation that is cut off leaves no
+    /// session.
+    ///
+    /// # Errors
+    /// [`SessionError::AlreadyExists`] if the id is taken; the others as they say.
+    pub fn create_session(&self, spec: SessionSpec) -> Result<Session, SessionError> {
+        let id = match spec.id {
+            Some(id) => id,
+            None => SessionId::try_new().map_err(|error| SessionError::Prepare(error.into()))?,
+        };
+        let path = self.session_dir(id);
+        let place = self.place(&path);
+        self.inner.creating.one_at_a_time(|| {
+            let sessions = self.inner.dir.join(SESSIONS);
+            let made = self.inner.vfs.create_dir(&path);
+            match made {
+                Ok(()) => {}
+                // Half created by somebody who was cut off, or a session: the journal knows.
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(DiskError::new(Operation::Create, &path, &error).into()),
+            }
+            sync_dir(&self.inner.vfs, &sessions)?;
+            match open::create(&place, id, spec.started) {
+                Err(SessionError::Journal(OpenError::AlreadyExists { .. })) => {
+                    Err(SessionError::AlreadyExists(id))
+                }
+                created => created,
+            }
+        })
+    }
+
+    /// Opens a session.
+    ///
+    /// For writing, what an earlier process left is settled first: the log decides what is kept, a
+    /// turn that was open is closed durably as interrupted, and the report says all of it (P5).
+    ///
+    /// # Errors
+    /// [`SessionError::NotFound`]; [`SessionError::Journal`] with [`OpenError::Locked`] if another
+    /// process writes to it, or with [`OpenError::Damaged`] if acknowledged data is damaged: it can
+    /// be opened with [`Mode::Read`] then.
+    pub fn open_session(
+        &self,
+        id: SessionId,
+        mode: Mode,
+    ) -> Result<(Session, OpenReport), SessionError> {
+        let path = self.session_dir(id);
+        let place = self.place(&path);
+        let opened = match mode {
+            Mode::Write => open::open_for_writing(&place, id),
+            Mode::Read => open::open_for_reading(&place, id),
+        };
+        match opened {
+            Err(SessionError::Journal(OpenError::NotFound { .. })) => {
+                Err(SessionError::NotFound(id))
+            }
+            other => other,
+        }
+    }
+
+    /// Brings a faulted session back: closes it for all its handles, and opens it again. What the
+    /// fault left unknown is settled by the log.
+    ///
+    /// # Errors
+    /// As for [`Store::open_session`].
+    pub fn reopen(&self, session: &Session) -> Result<(Session, OpenReport), SessionError> {
+        if let Err(error) = session.close() {
+            // A faulted journal is not closed cleanly (W10), which is why it is opened again.
+            tracing::debug!(%error, session = %session.id(), "reopening after a fault");
+        }
+        self.open_session(session.id(), session.mode())
+    }
+
+    /// The journal of a session, read without a lock: what tools look at.
+    ///
+    /// # Errors
+    /// As for [`JournalView::open`].
+    pub fn journal_view(&self, id: SessionId) -> Result<JournalView, OpenError> {
+        JournalView::open(self.inner.vfs.clone(), &self.session_dir(id))
+    }
+}
+
+fn create_dir(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<(), StoreError> {
+    match vfs.create_dir(dir) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            // Missing parents are made too, as `mkdir -p` does.
+            let Some(parent) = dir.parent() else {
+                return Err(DiskError::new(Operation::Create, dir, &error).into());
+            };
+            create_dir(vfs, parent)?;
+            match vfs.create_dir(dir) {
+                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                    Err(DiskError::new(Operation::Create, dir, &error).into())
+                }
+                _ => Ok(()),
+            }
+        }
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            Err(DiskError::new(Operation::Create, dir, &error).into())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn list(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<Vec<String>, DiskError> {
+    let entries = vfs
+        .list(dir)
+        .map_err(|error| DiskError::new(Operation::List, dir, &error))?;
+    Ok(entries.into_iter().map(|entry| entry.name).collect())
+}
+
+fn sync_dir(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<(), DiskError> {
+    vfs.open_dir(dir)
+        .map_err(|error| DiskError::new(Operation::Open, dir, &error))?
+        .sync()
+        .map_err(|error| DiskError::new(Operation::SyncDirectory, dir, &error))
+}

@@ -1,0 +1,355 @@
+//! Opening a session: the log is settled, folded, and what was open is closed durably, in one batch
+//! with the fence.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::committed::Committed;
+use super::log::{Log, OwnJournal, ViewedJournal};
+use super::options::StoreOptions;
+use super::replay::{Order, decode};
+use super::session::{Mode, Session, SessionCore};
+use super::state::{OpenTurn, PendingGate, SessionState};
+use super::{IoThread, ReplayError, SessionError};
+use crate::event::{
+    Body, Header, InterruptReason, RestoreDone, RestoreStarted, SessionStarted, TurnInterrupted,
+    encode_record,
+};
+use crate::identity::{Coordinates, SessionId};
+use crate::journal::{
+    Damage, Entry, FrameKind, Journal, JournalView, Lsn, NewRecord, NoCarry, Owner, ReadError,
+    RecoveryReport, Seq,
+};
+use crate::vfs::Vfs;
+
+/// What opening a session found and did.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct OpenReport {
+    /// The session.
+    pub session: SessionId,
+    /// The last sequence that was there before this opening wrote anything.
+    pub committed: Seq,
+    /// The last sequence that was proven durable; those above it were kept although nobody can know
+    /// whether they were acknowledged.
+    pub proven: Seq,
+    /// What recovery found, and what it cut.
+    pub journal: RecoveryReport,
+    /// Damage to acknowledged data, in a session that was opened read-only.
+    pub damage: Option<Damage>,
+    /// The first record that cannot be read, in a session that was opened read-only: the history
+    /// ends before it.
+    pub unreadable: Option<ReplayError>,
+    /// The records above the watermark that opening kept.
+    pub recovered: Vec<Committed>,
+    /// The turns that were open: closed durably as interrupted, or still open when read-only.
+    pub open_turns: Vec<OpenTurn>,
+    /// The gates that wait for an answer.
+    pub pending_gates: Vec<PendingGate>,
+}
+
+/// What of the store an opening needs.
+pub(super) struct Place<'a> {
+    pub(super) vfs: &'a Arc<dyn Vfs>,
+    pub(super) path: &'a Path,
+    pub(super) options: &'a StoreOptions,
+    pub(super) io: &'a Arc<IoThread>,
+}
+
+/// The state that a log's records fold to.
+struct Folded {
+    state: SessionState,
+    /// The records above the watermark.
+    recovered: Vec<Committed>,
+    proven: Seq,
+    unreadable: Option<ReplayError>,
+}
+
+fn fold(
+    session: SessionId,
+    entries: impl Iterator<Item = Result<Entry, ReadError>>,
+    watermark: Lsn,
+    options: &StoreOptions,
+) -> Folded {
+    let mut folded = Folded {
+        state: SessionState::new(options.keyed_horizon),
+        recovered: Vec::new(),
+        proven: Seq::ZERO,
+        unreadable: None,
+    };
+    let mut order = Order::from(Seq::new(1));
+    for entry in entries {
+        let taken = entry
+            .map_err(ReplayError::from)
+            .and_then(|entry| folded.take(session, &entry, &mut order, watermark, options));
+        if let Err(error) = taken {
+            folded.unreadable = Some(error);
+            break;
+        }
+    }
+    folded
+}
+
+impl Folded {
+    fn take(
+        &mut self,
+        session: SessionId,
+        entry: &Entry,
+        order: &mut Order,
+        watermark: Lsn,
+        options: &StoreOptions,
+    ) -> Result<(), ReplayError> {
+        if entry.kind != FrameKind::Record {
+            return Ok(());
+        }
+        order.take(entry.seq)?;
+        if entry.lsn <= watermark {
+            self.proven = entry.seq;
+        }
+        let Some((committed, key)) = decode(session, entry, &options.limits)? else {
+            self.state.last = entry.seq;
+            return Ok(());
+        };
+        self.state
+            .apply(&committed, key.as_ref(), Some(entry.position));
+        if entry.lsn > watermark {
+            self.recovered.push(committed);
+        }
+        Ok(())
+    }
+}
+
+/// The records of an opening, prepared before the fence is written.
+struct Prologue {
+    events: Vec<crate::event::Event>,
+    payloads: Vec<Vec<u8>>,
+}
+
+impl Prologue {
+    fn new(
+        session: SessionId,
+        bodies: Vec<(Coordinates, crate::identity::AgentName, Body)>,
+        options: &StoreOptions,
+    ) -> Result<Prologue, super::Refusal> {
+        let mut prologue = Prologue {
+            events: Vec::new(),
+            payloads: Vec::new(),
+        };
+        for (coordinates, name, body) in bodies {
+            let coordinates = Coordinates {
+                session,
+                ..coordinates
+            };
+            let event = options
+                .factory
+                .stamp(Header::at(coordinates).named(name), body)?;
+            prologue
+                .payloads
+                .push(encode_record(&event, None, &options.limits)?);
+            prologue.events.push(event);
+        }
+        Ok(prologue)
+    }
+
+    /// Begins the journal with the fence and these records in one batch, and folds them.
+    fn begin(
+        self,
+        opening: crate::journal::Opening,
+        session: SessionId,
+        state: &mut SessionState,
+        place: &Place<'_>,
+    ) -> Result<OwnJournal, SessionError> {
+        let records: Vec<NewRecord<'_>> = self
+            .payloads
+            .iter()
+            .map(|payload| NewRecord { session, payload })
+            .collect();
+        let (journal, receipt) = opening.begin(&records, Arc::new(NoCarry))?;
+        for (event, placed) in self.events.into_iter().zip(&receipt.records) {
+            let committed = Committed::live(event, placed.seq, placed.lsn);
+            state.apply(&committed, None, Some(placed.position));
+        }
+        tracing::debug!(%session, path = %place.path.display(), "session opened");
+        Ok(OwnJournal { journal, session })
+    }
+}
+
+/// Creates a session in a directory that exists.
+pub(super) fn create(
+    place: &Place<'_>,
+    session: SessionId,
+    started: SessionStarted,
+) -> Result<Session, SessionError> {
+    let bodies = vec![(
+        Coordinates::default(),
+        crate::identity::AgentName::default(),
+        Body::from(started),
+    )];
+    let prologue = Prologue::new(session, bodies, place.options).map_err(SessionError::Prepare)?;
+    let opening = Journal::create(
+        place.vfs.clone(),
+        place.path,
+        Owner::Session(session),
+        place.options.journal.clone(),
+    )?;
+    let mut state = SessionState::new(place.options.keyed_horizon);
+    let log = prologue.begin(opening, session, &mut state, place)?;
+    Ok(assemble(
+        place,
+        session,
+        Mode::Write,
+        Box::new(log),
+        state,
+        Vec::new(),
+    ))
+}
+
+/// Opens a session for writing.
+pub(super) fn open_for_writing(
+    place: &Place<'_>,
+    session: SessionId,
+) -> Result<(Session, OpenReport), SessionError> {
+    let opening = Journal::open(
+        place.vfs.clone(),
+        place.path,
+        Owner::Session(session),
+        place.options.journal.clone(),
+    )?;
+    let journal = opening.report().clone();
+    let Folded {
+        mut state,
+        recovered,
+        proven,
+        unreadable,
+    } = fold(
+        session,
+        opening.read(Lsn::ZERO),
+        journal.watermark,
+        place.options,
+    );
+    if let Some(error) = unreadable {
+        return Err(error.into());
+    }
+    // Nothing was ever acknowledged: the creation was cut off, and there is no session.
+    if state.last == Seq::ZERO {
+        return Err(SessionError::NotFound(session));
+    }
+    let committed = state.last;
+    let open_turns: Vec<OpenTurn> = state.open_turns().collect();
+    let bodies = closing(&state, &open_turns);
+    let prologue = Prologue::new(session, bodies, place.options).map_err(SessionError::Prepare)?;
+    let log = prologue.begin(opening, session, &mut state, place)?;
+    let report = OpenReport {
+        session,
+        committed,
+        proven,
+        journal,
+        damage: None,
+        unreadable: None,
+        recovered: recovered.clone(),
+        open_turns,
+        pending_gates: state.gates.clone(),
+    };
+    let session = assemble(place, session, Mode::Write, Box::new(log), state, recovered);
+    Ok((session, report))
+}
+
+/// The audit bracket of a restore, with the turns closed that were open at the crash.
+fn closing(
+    state: &SessionState,
+    open_turns: &[OpenTurn],
+) -> Vec<(Coordinates, crate::identity::AgentName, Body)> {
+    let of_session = |body: Body| {
+        (
+            Coordinates::default(),
+            crate::identity::AgentName::default(),
+            body,
+        )
+    };
+    let mut bodies = vec![of_session(RestoreStarted {}.into())];
+    for open in open_turns {
+        let name = state
+            .find(open.loop_id)
+            .map(|found| found.name.clone())
+            .unwrap_or_default();
+        let coordinates = Coordinates::default()
+            .in_loop(open.loop_id)
+            .in_turn(open.turn);
+        let body = TurnInterrupted {
+            turn_index: open.index,
+            reason: Some(InterruptReason::Restart),
+        };
+        bodies.push((coordinates, name, body.into()));
+    }
+    bodies.push(of_session(RestoreDone {}.into()));
+    bodies
+}
+
+/// Opens a session for reading, also when it is damaged: its history ends where the damage begins,
+/// and [`Session::replay`] gives what is intact behind it.
+pub(super) fn open_for_reading(
+    place: &Place<'_>,
+    session: SessionId,
+) -> Result<(Session, OpenReport), SessionError> {
+    let view = JournalView::open(place.vfs.clone(), place.path)?;
+    let journal = view.report().clone();
+    let folded = fold(
+        session,
+        view.read(Lsn::ZERO),
+        journal.watermark,
+        place.options,
+    );
+    let state = folded.state;
+    if state.last == Seq::ZERO && folded.unreadable.is_none() && view.damage().is_none() {
+        return Err(SessionError::NotFound(session));
+    }
+    let report = OpenReport {
+        session,
+        committed: state.last,
+        proven: folded.proven,
+        journal,
+        damage: view.damage().cloned(),
+        unreadable: folded.unreadable,
+        recovered: Vec::new(),
+        open_turns: state.open_turns().collect(),
+        pending_gates: state.gates.clone(),
+    };
+    let log = ViewedJournal { view };
+    let session = assemble(place, session, Mode::Read, Box::new(log), state, Vec::new());
+    Ok((session, report))
+}
+
+fn assemble(
+    place: &Place<'_>,
+    id: SessionId,
+    mode: Mode,
+    log: Box<dyn Log>,
+    state: SessionState,
+    recovered: Vec<Committed>,
+) -> Session {
+    let core = SessionCore::new(
+        id,
+        mode,
+        log,
+        place.options.limits,
+        place.options.factory.clone(),
+        place.io.clone(),
+        state,
+        recovered,
+    );
+    Session {
+        core: Arc::new(core),
+    }
+}
+
+/// Names that are being made durable by this process: creation of two sessions at once must not
+/// share a failed directory sync.
+#[derive(Debug, Default)]
+pub(super) struct Creating(Mutex<()>);
+
+impl Creating {
+    pub(super) fn one_at_a_time<T>(&self, create: impl FnOnce() -> T) -> T {
+        let _held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        create()
+    }
+}

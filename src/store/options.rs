@@ -1,0 +1,41 @@
+//! The options of a store.
+
+use crate::event::{Factory, Limits};
+use crate::journal::JournalOptions;
+
+/// How a store lays out its sessions. Chosen when it is created.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Layout {
+    /// One journal per session, with its own lock and its own blast radius: for command-line and
+    /// desktop hosts, where several processes work side by side on one store.
+    #[default]
+    PerSession,
+}
+
+/// The options of a store.
+#[derive(Debug, Clone)]
+pub struct StoreOptions {
+    /// The layout of a new store; that of an existing one stands in its `STORE` file.
+    pub layout: Layout,
+    /// The sizes of its journals.
+    pub journal: JournalOptions,
+    /// The limits of events, shared by writing and reading (P10).
+    pub limits: Limits,
+    /// How many keyed records of a session are remembered for idempotency; 10,000 by default.
+    pub keyed_horizon: usize,
+    /// Where ids and times come from.
+    pub factory: Factory,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        StoreOptions {
+            layout: Layout::default(),
+            journal: JournalOptions::default(),
+            limits: Limits::default(),
+            keyed_horizon: 10_000,
+            factory: Factory::default(),
+        }
+    }
+}
