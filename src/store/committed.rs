@@ -100,7 +100,6 @@ impl<B> Deref for Committed<B> {
 
 /// The outcome of a commit that is durable.
 #[derive(Debug, Clone, PartialEq)]
-#[must_use = "it tells whether the commit is new or repeats an earlier one"]
 pub enum Outcome<B = Body> {
     /// Committed now.
     Committed(Committed<B>),
