@@ -178,6 +178,3 @@ impl Event {
         }
     }
 }
-
-#[cfg(test)]
-pub(crate) mod tests;
