@@ -442,6 +442,3 @@ impl fmt::Display for AgentName {
         f.write_str(&self.0)
     }
 }
-
-#[cfg(test)]
-mod tests;
