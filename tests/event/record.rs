@@ -358,28 +358,35 @@ fn a_record_over_the_limit_gives_no_bytes_and_names_the_tool() {
 
 #[test]
 fn the_size_limit_is_exact_and_the_same_for_reading() {
-    let event = sample(Kind::StepDone);
-    let bytes = encode(&event).unwrap();
-    let exact = Limits {
-        record_bytes: u32::try_from(bytes.len()).unwrap(),
-        ..Limits::default()
-    };
-    assert_eq!(encode_record(&event, None, &exact).as_ref(), Ok(&bytes));
-    let below = Limits {
-        record_bytes: exact.record_bytes - 1,
-        ..exact
-    };
-    let Err(EncodeError::Limit(error)) = encode_record(&event, None, &below) else {
-        panic!("accepted")
-    };
-    assert_eq!(
-        (error.got, error.max),
-        (u64::from(exact.record_bytes), u64::from(below.record_bytes))
-    );
-    assert!(matches!(
-        decode_record(session(), &bytes, &below),
-        Err(DecodeError::Limit(_))
-    ));
+    // With and without attribution, with and without fields of the kind: the seams between them count.
+    let mut named = [sample(Kind::StepDone), sample(Kind::SessionStopped)];
+    for event in &mut named {
+        event.header.agent_name = "main".into();
+    }
+    for event in named
+        .into_iter()
+        .chain([sample(Kind::StepDone), sample(Kind::SessionStopped)])
+    {
+        let bytes = encode(&event).unwrap();
+        let exact = Limits {
+            record_bytes: u32::try_from(bytes.len()).unwrap(),
+            ..Limits::default()
+        };
+        assert_eq!(encode_record(&event, None, &exact).as_ref(), Ok(&bytes));
+        let below = Limits {
+            record_bytes: exact.record_bytes - 1,
+            ..exact
+        };
+        let Err(EncodeError::Limit(error)) = encode_record(&event, None, &below) else {
+            panic!("accepted")
+        };
+        assert_eq!(error.max, u64::from(below.record_bytes));
+        assert!(error.got > error.max);
+        assert!(matches!(
+            decode_record(session(), &bytes, &below),
+            Err(DecodeError::Limit(_))
+        ));
+    }
 }
 
 #[test]

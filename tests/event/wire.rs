@@ -322,6 +322,16 @@ fn unknown_roles_and_blocks_are_errors_of_the_codec() {
     assert_eq!(null, Err(ContentError::NullBlock { index: 0 }.into()));
 }
 
+#[test]
+fn a_null_among_the_messages_makes_the_step_invalid() {
+    let null = changed(
+        Kind::StepDone,
+        r#"{"role":"tool""#,
+        r#"null,{"role":"tool""#,
+    );
+    assert!(matches!(null, Err(DecodeError::Invalid(error)) if error.field == Field::Messages));
+}
+
 fn problem(result: Result<Event, DecodeError>) -> JsonProblem {
     match result {
         Err(DecodeError::Json(error)) => error.problem,
