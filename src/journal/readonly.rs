@@ -246,12 +246,12 @@ fn salvage_segment(
     let mut first = None;
     for found in search_headers(&mut window, &place, FRAMES, limit)? {
         claim = claim.max(found.header.watermark);
-        if let At::Frame(header) = look(&mut window, &place, found.offset, limit)? {
-            if header.lsn > span.last {
-                first.get_or_insert(header.lsn);
-                span.end = found.end();
-                span.last = Lsn::new(header.next_lsn().get() - 1);
-            }
+        if let At::Frame(header) = look(&mut window, &place, found.offset, limit)?
+            && header.lsn > span.last
+        {
+            first.get_or_insert(header.lsn);
+            span.end = found.end();
+            span.last = Lsn::new(header.next_lsn().get() - 1);
         }
     }
     // With the segments before it lost, the first frame says where the segment begins.
