@@ -25,6 +25,8 @@ pub trait Observer: Send + Sync {
     fn committed(&self, batch: &[Committed]);
     /// The session is faulted; nothing will be committed any more.
     fn faulted(&self, fault: &Fault);
+    /// The session was closed; nothing will be committed any more.
+    fn closed(&self) {}
 }
 
 /// A session, behind its handles.
@@ -40,12 +42,16 @@ pub(super) struct SessionCore {
     /// Held for moments only.
     state: Mutex<SessionState>,
     claimed: Mutex<HashSet<LoopId>>,
+    /// What the floor above keeps for the life of the session: its hub.
+    #[cfg(feature = "runtime")]
+    pub(super) companion: super::companion::Companion,
 }
 
 /// The order of commits, and who is told of them.
 #[derive(Default)]
 pub(super) struct Boundary {
     pub(super) fault: Option<Fault>,
+    pub(super) closed: bool,
     pub(super) observers: Vec<Weak<dyn Observer>>,
     /// What opening kept above the watermark: given to the first hub once (design, section 3).
     pub(super) recovered: Vec<Committed>,
@@ -96,6 +102,8 @@ impl SessionCore {
             }),
             state: Mutex::new(state),
             claimed: Mutex::new(HashSet::new()),
+            #[cfg(feature = "runtime")]
+            companion: super::companion::Companion::default(),
         }
     }
 
@@ -267,7 +275,8 @@ impl SessionCore {
             .into_iter()
             .zip(placed)
             .map(|(prepared, placed)| {
-                let committed = Committed::live(prepared.event, placed.seq, placed.lsn);
+                let length = prepared.bytes.len();
+                let committed = Committed::live(prepared.event, placed.seq, placed.lsn, length);
                 state.apply(&committed, prepared.key.as_ref(), Some(placed.position));
                 committed
             })
@@ -314,6 +323,16 @@ impl Boundary {
         for observer in self.observers.drain(..) {
             if let Some(observer) = observer.upgrade() {
                 observer.faulted(fault);
+            }
+        }
+    }
+
+    /// Those who are there are told that nothing will come any more.
+    pub(super) fn close(&mut self) {
+        self.closed = true;
+        for observer in self.observers.drain(..) {
+            if let Some(observer) = observer.upgrade() {
+                observer.closed();
             }
         }
     }

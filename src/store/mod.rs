@@ -6,6 +6,8 @@
 
 mod boundary;
 mod committed;
+#[cfg(feature = "runtime")]
+mod companion;
 mod draft;
 mod error;
 mod io;
@@ -35,6 +37,8 @@ pub use options::{Layout, StoreOptions};
 pub use replay::Replay;
 pub use session::{Mode, Session};
 pub use state::{HistoryItem, OpenTurn, PendingGate};
+#[cfg(feature = "runtime")]
+pub(crate) use turn::{Group, Last};
 pub use turn::{Loop, LoopSpec, Turn};
 
 use crate::event::SessionStarted;

@@ -167,6 +167,8 @@ impl Session {
         let mut boundary = lock(&self.core.boundary);
         if let Some(fault) = &boundary.fault {
             observer.faulted(fault);
+        } else if boundary.closed {
+            observer.closed();
         } else {
             boundary.observers.push(Arc::downgrade(observer));
         }
@@ -195,7 +197,9 @@ impl Session {
     /// # Errors
     /// What was acknowledged is as safe as before; the next opening recovers.
     pub fn close(&self) -> Result<(), SessionCloseError> {
-        let _boundary = lock(&self.core.boundary);
-        Ok(self.core.log.close()?)
+        let mut boundary = lock(&self.core.boundary);
+        let closed = self.core.log.close();
+        boundary.close();
+        Ok(closed?)
     }
 }
