@@ -252,7 +252,8 @@ impl Action<'_> {
         }
     }
 
-    /// Directory sync, the next manifest (the commit point), the sweep.
+    /// The next manifest, whose publication syncs the directory first and is the commit point; then
+    /// the sweep.
     pub(super) fn finish(
         self,
         entries: Vec<SegmentEntry>,
@@ -262,7 +263,6 @@ impl Action<'_> {
         placed: &[Found],
         report: RecoveryReport,
     ) -> Result<Settled, OpenError> {
-        self.directory.sync().map_err(OpenError::Sync)?;
         let manifest = Manifest {
             number: self.ownership.manifest.number + 1,
             segments: entries,

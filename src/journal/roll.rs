@@ -77,10 +77,6 @@ impl Writer {
             }
             Err(other) => return Err(definite(other.disk(&path))),
         };
-        if let Err(error) = self.directory.sync() {
-            let cause = FaultCause::Directory(error);
-            return Err(NotCommitted::Faulted(self.poison(cause)));
-        }
         let entry = SegmentEntry {
             name: header.name,
             end: None,
