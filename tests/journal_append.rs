@@ -237,3 +237,24 @@ fn opening_a_thousand_times_grows_a_journal_by_less_than_a_kilobyte_each() {
         (after - before) / 300
     );
 }
+
+/// A reader that was opened before a takeover goes on reading what it saw: the new owner's fresh
+/// file is not damage.
+#[test]
+fn a_view_survives_the_next_opening_for_writing() {
+    for supersede in [0, 1 << 20] {
+        let (disk, options) = (disk(), options(supersede));
+        let journal = create(&disk, &options).unwrap();
+        let mut books = Books::default();
+        for _ in 0..40 {
+            books.append(&journal, 1, 600);
+        }
+        drop(journal);
+        disk.kill();
+        let other = disk.new_process();
+        let view = JournalView::open(vfs(&other), &dir()).unwrap();
+        let journal = begin(open(&disk, &options).unwrap()).unwrap();
+        assert!(books.clone().append(&journal, 1, 600));
+        assert_eq!(records(view.read(Lsn::ZERO)), books.acknowledged);
+    }
+}
