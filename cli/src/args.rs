@@ -1,0 +1,90 @@
+//! The arguments of the command line.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+/// An embedded, crash-safe store for agent loops: look into a store, verify it, see it keep its
+/// promise.
+#[derive(Debug, Parser)]
+#[command(name = "stepwell", version, max_term_width = 100)]
+#[command(after_help = "Exit status: 0 ok, 1 damage found or the operation failed, 2 wrong usage.")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List the sessions of a store.
+    Sessions(SessionsArgs),
+    /// Show the committed messages of a session.
+    History(HistoryArgs),
+    /// Read everything and say what is damaged.
+    Verify(VerifyArgs),
+    /// Print every record of a session's log, one JSON object each.
+    Dump(DumpArgs),
+}
+
+/// Of `sessions`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SessionsArgs {
+    /// The store's directory.
+    pub(crate) dir: PathBuf,
+    /// One JSON object per line.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Of `history`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct HistoryArgs {
+    /// The store's directory.
+    pub(crate) dir: PathBuf,
+    /// The session's id, or the beginning of it.
+    pub(crate) session: String,
+    /// As it was when the record with this sequence was the last one.
+    #[arg(long, value_name = "SEQ", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) at: Option<u64>,
+    /// The loop, by its name; the first one otherwise.
+    #[arg(long = "loop", value_name = "NAME")]
+    pub(crate) loop_name: Option<String>,
+    /// One JSON object per line.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Of `verify`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct VerifyArgs {
+    /// The store's directory.
+    pub(crate) dir: PathBuf,
+    /// The session's id, or the beginning of it; all sessions otherwise.
+    pub(crate) session: Option<String>,
+    /// One JSON object per line.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Of `dump`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DumpArgs {
+    /// The store's directory.
+    pub(crate) dir: PathBuf,
+    /// The session's id, or the beginning of it.
+    pub(crate) session: String,
+    /// One JSON object per line; spread over lines for reading otherwise.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_definition_is_sound() {
+        super::Args::command().debug_assert();
+    }
+}
