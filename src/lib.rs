@@ -4,6 +4,8 @@ pub mod content;
 pub mod event;
 pub mod identity;
 pub mod journal;
+#[cfg(feature = "runtime")]
+pub mod runtime;
 pub mod store;
 pub mod vfs;
 

@@ -137,6 +137,18 @@ fn flatten(blocks: &[Block]) -> String {
     texts.join("\n")
 }
 
+impl From<&str> for UserMessage {
+    fn from(text: &str) -> Self {
+        Self::text(text)
+    }
+}
+
+impl From<String> for UserMessage {
+    fn from(text: String) -> Self {
+        Self::text(text)
+    }
+}
+
 impl UserMessage {
     /// A message of one text block.
     pub fn text(text: impl Into<String>) -> Self {

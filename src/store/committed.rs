@@ -14,28 +14,38 @@ pub struct Committed<B = Body> {
     event: Arc<Event<B>>,
     seq: Seq,
     lsn: Lsn,
+    /// Bytes of its record.
+    length: usize,
     replay: bool,
     proven: bool,
 }
 
 impl Committed<Body> {
     /// From the receipt of the append that made the event durable.
-    pub(super) fn live(event: Event<Body>, seq: Seq, lsn: Lsn) -> Committed {
+    pub(super) fn live(event: Event<Body>, seq: Seq, lsn: Lsn, length: usize) -> Committed {
         Committed {
             event: Arc::new(event),
             seq,
             lsn,
+            length,
             replay: false,
             proven: true,
         }
     }
 
     /// From a record of the log.
-    pub(super) fn read(event: Event<Body>, seq: Seq, lsn: Lsn, proven: bool) -> Committed {
+    pub(super) fn read(
+        event: Event<Body>,
+        seq: Seq,
+        lsn: Lsn,
+        length: usize,
+        proven: bool,
+    ) -> Committed {
         Committed {
             event: Arc::new(event),
             seq,
             lsn,
+            length,
             replay: true,
             proven,
         }
@@ -51,6 +61,7 @@ impl Committed<Body> {
             }),
             seq: self.seq,
             lsn: self.lsn,
+            length: self.length,
             replay: self.replay,
             proven: self.proven,
         })
@@ -76,6 +87,11 @@ impl<B> Committed<B> {
     /// Its place in the journal, from 1.
     pub fn lsn(&self) -> Lsn {
         self.lsn
+    }
+
+    /// The length of its record in bytes, by which those that keep events bound their memory.
+    pub fn encoded_len(&self) -> usize {
+        self.length
     }
 
     /// Whether it was read from the log instead of being published when it was committed.

@@ -5,6 +5,8 @@
 //! makes state of events in `state`, opening after a crash in `open`.
 
 mod committed;
+#[cfg(feature = "runtime")]
+mod companion;
 mod draft;
 mod error;
 mod io;
@@ -33,6 +35,8 @@ pub use options::{Layout, StoreOptions};
 pub use replay::Replay;
 pub use session::{Mode, Observer, Session};
 pub use state::{HistoryItem, OpenTurn, PendingGate};
+#[cfg(feature = "runtime")]
+pub(crate) use turn::{Group, Last};
 pub use turn::{Loop, LoopSpec, Turn};
 
 use crate::event::SessionStarted;

@@ -165,8 +165,10 @@ impl Prologue {
             .map(|payload| NewRecord { session, payload })
             .collect();
         let (journal, receipt) = opening.begin(&records, Arc::new(NoCarry))?;
-        for (event, placed) in self.events.into_iter().zip(&receipt.records) {
-            let committed = Committed::live(event, placed.seq, placed.lsn);
+        let lengths = self.payloads.iter().map(Vec::len);
+        for ((event, length), placed) in self.events.into_iter().zip(lengths).zip(&receipt.records)
+        {
+            let committed = Committed::live(event, placed.seq, placed.lsn, length);
             state.apply(&committed, None, Some(placed.position));
         }
         tracing::debug!(%session, path = %place.path.display(), "session opened");

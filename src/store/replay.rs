@@ -23,7 +23,13 @@ pub(super) fn decode(
     }
     match decode_record(session, &entry.payload, limits) {
         Ok(Decoded::Event { event, key }) => Ok(Some((
-            Committed::read(event, entry.seq, entry.lsn, entry.proven),
+            Committed::read(
+                event,
+                entry.seq,
+                entry.lsn,
+                entry.payload.len(),
+                entry.proven,
+            ),
             key,
         ))),
         Ok(Decoded::Skipped { .. }) => Ok(None),

@@ -35,6 +35,8 @@ pub trait Observer: Send + Sync {
     fn committed(&self, batch: &[Committed]);
     /// The session is faulted; nothing will be committed any more.
     fn faulted(&self, fault: &Fault);
+    /// The session was closed; nothing will be committed any more.
+    fn closed(&self) {}
 }
 
 /// A handle to an open session. Cheap to clone; all clones are the same session.
@@ -56,11 +58,15 @@ pub(super) struct SessionCore {
     /// Held for moments only.
     state: Mutex<SessionState>,
     claimed: Mutex<HashSet<LoopId>>,
+    /// What the floor above keeps for the life of the session: its hub.
+    #[cfg(feature = "runtime")]
+    pub(super) companion: super::companion::Companion,
 }
 
 #[derive(Default)]
 struct Boundary {
     fault: Option<Fault>,
+    closed: bool,
     observers: Vec<Weak<dyn Observer>>,
     /// What opening kept above the watermark: given to the first hub once (design, section 3).
     recovered: Vec<Committed>,
@@ -111,6 +117,8 @@ impl SessionCore {
             }),
             state: Mutex::new(state),
             claimed: Mutex::new(HashSet::new()),
+            #[cfg(feature = "runtime")]
+            companion: super::companion::Companion::default(),
         }
     }
 
@@ -282,7 +290,8 @@ impl SessionCore {
             .into_iter()
             .zip(placed)
             .map(|(prepared, placed)| {
-                let committed = Committed::live(prepared.event, placed.seq, placed.lsn);
+                let length = prepared.bytes.len();
+                let committed = Committed::live(prepared.event, placed.seq, placed.lsn, length);
                 state.apply(&committed, prepared.key.as_ref(), Some(placed.position));
                 committed
             })
@@ -329,6 +338,15 @@ impl Boundary {
         for observer in self.observers.drain(..) {
             if let Some(observer) = observer.upgrade() {
                 observer.faulted(fault);
+            }
+        }
+    }
+
+    fn close(&mut self) {
+        self.closed = true;
+        for observer in self.observers.drain(..) {
+            if let Some(observer) = observer.upgrade() {
+                observer.closed();
             }
         }
     }
@@ -473,6 +491,8 @@ impl Session {
         let mut boundary = lock(&self.core.boundary);
         if let Some(fault) = &boundary.fault {
             observer.faulted(fault);
+        } else if boundary.closed {
+            observer.closed();
         } else {
             boundary.observers.push(Arc::downgrade(observer));
         }
@@ -501,7 +521,9 @@ impl Session {
     /// # Errors
     /// What was acknowledged is as safe as before; the next opening recovers.
     pub fn close(&self) -> Result<(), SessionCloseError> {
-        let _boundary = lock(&self.core.boundary);
-        Ok(self.core.log.close()?)
+        let mut boundary = lock(&self.core.boundary);
+        let closed = self.core.log.close();
+        boundary.close();
+        Ok(closed?)
     }
 }

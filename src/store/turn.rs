@@ -1,5 +1,11 @@
 //! Loops and turns for hosts that have a loop of their own: blocking, and async twins.
 
+#[cfg(feature = "runtime")]
+mod ending;
+
+#[cfg(feature = "runtime")]
+pub(crate) use ending::{Group, Last};
+
 use super::committed::{Committed, Outcome};
 use super::draft::{Draft, StepDraft};
 use super::session::Session;

@@ -1,0 +1,105 @@
+//! What a loop's runner is made of.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Model, Policy, Tool, ToolSpec};
+
+/// The bounds of a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TurnLimits {
+    /// Steps with tool calls in one turn; 25 by default. Beyond it the turn fails before the batch
+    /// runs.
+    pub iterations: u32,
+    /// Tool calls in one turn; 100 by default. Beyond it the turn fails before the batch runs.
+    pub calls: u32,
+    /// Calls of a step that run at once; 8 by default, at least 1.
+    pub parallel: usize,
+    /// Bytes of a result's text; 256 KiB by default. What is longer keeps its head and its tail
+    /// around a marker. `None`: only the store's limits.
+    pub result_bytes: Option<usize>,
+    /// Bytes of one answer of the model; 8 MiB by default. Beyond it the turn fails.
+    pub reply_bytes: usize,
+    /// How long one call may take; unlimited by default. Needs a runtime with a timer.
+    pub tool_timeout: Option<Duration>,
+    /// Turns that may wait behind the running one; 64 by default.
+    pub queue: usize,
+}
+
+impl Default for TurnLimits {
+    fn default() -> Self {
+        TurnLimits {
+            iterations: 25,
+            calls: 100,
+            parallel: 8,
+            result_bytes: Some(256 * 1024),
+            reply_bytes: 8 * 1024 * 1024,
+            tool_timeout: None,
+            queue: 64,
+        }
+    }
+}
+
+/// A model, its tools and its bounds.
+#[derive(Clone)]
+pub struct AgentSpec {
+    pub(super) model: Arc<dyn Model>,
+    pub(super) tools: HashMap<String, Arc<dyn Tool>>,
+    pub(super) specs: Vec<ToolSpec>,
+    pub(super) policy: Option<Arc<dyn Policy>>,
+    pub(super) limits: TurnLimits,
+}
+
+impl AgentSpec {
+    /// An agent with a model and no tools.
+    pub fn new(model: impl Model + 'static) -> AgentSpec {
+        AgentSpec {
+            model: Arc::new(model),
+            tools: HashMap::new(),
+            specs: Vec::new(),
+            policy: None,
+            limits: TurnLimits::default(),
+        }
+    }
+
+    /// With a tool. A second one of the same name takes the place of the first.
+    #[must_use]
+    pub fn tool(self, tool: impl Tool + 'static) -> AgentSpec {
+        self.shared_tool(Arc::new(tool))
+    }
+
+    /// With a tool that is shared with others.
+    #[must_use]
+    pub fn shared_tool(mut self, tool: Arc<dyn Tool>) -> AgentSpec {
+        let spec = tool.spec();
+        self.tools.insert(spec.name.clone(), tool);
+        self.specs.retain(|known| known.name != spec.name);
+        self.specs.push(spec);
+        self
+    }
+
+    /// With a policy; without one every call is allowed.
+    #[must_use]
+    pub fn policy(self, policy: impl Policy + 'static) -> AgentSpec {
+        AgentSpec {
+            policy: Some(Arc::new(policy)),
+            ..self
+        }
+    }
+
+    /// With other bounds.
+    #[must_use]
+    pub fn limits(self, limits: TurnLimits) -> AgentSpec {
+        AgentSpec { limits, ..self }
+    }
+}
+
+impl std::fmt::Debug for AgentSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AgentSpec")
+            .field("tools", &self.specs)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,37 @@
+//! The runner (feature `runtime`, tokio): whole turns over a store, and what others see of them.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `hub`, `subscription`, `live` | publication: enduring events as [`Committed`](crate::store::Committed) only (P2), live ones beside them |
+//! | `model`, `tool`, `gate` | what a host brings: [`Model`], [`Tool`], [`Policy`] |
+//! | `agent`, `handle` | [`AgentSpec`], [`LoopHandle`], [`TurnOutcome`] |
+//! | `actor` | the task that owns a loop |
+//! | `turn`, `step`, `reply`, `batch`, `shape` | a turn, as a machine whose states are types |
+//!
+//! Nothing here can lose or half-do a commit: a step is submitted to the store's I/O thread, where it
+//! runs to its end whatever becomes of the task that waits (P3, P7).
+
+mod actor;
+mod agent;
+mod batch;
+mod contain;
+mod gate;
+mod handle;
+mod hub;
+mod live;
+mod model;
+mod reply;
+mod shape;
+mod step;
+mod subscription;
+mod tool;
+mod turn;
+
+pub use agent::{AgentSpec, TurnLimits};
+pub use gate::{Decision, Policy, ToolCall};
+pub use handle::{LoopHandle, LoopSnapshot, RunError, SpawnError, TurnEnd, TurnOutcome};
+pub use hub::{Hub, HubOptions, IdleError};
+pub use live::{Live, LiveBody};
+pub use model::{Model, ModelError, ModelEvent, ModelRequest, ModelSender, ModelStream};
+pub use subscription::{Delivery, Filter, From, LoopScope, StreamEnd, Subscription};
+pub use tool::{Tool, ToolFuture, ToolInput, ToolOutput, ToolSpec};

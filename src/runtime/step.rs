@@ -1,0 +1,158 @@
+//! One step, as a machine whose states are types:
+//! [`Streaming`] → [`Materialized`] → ([`ToolBatch`] →) [`CommitCandidate`] → [`CommittedStep`].
+//! Every state but the last is discarded by dropping it.
+
+use super::batch::ToolBatch;
+use super::reply::Accumulator;
+use super::turn::{StepContext, Stop};
+use super::{ModelEvent, ModelRequest, ModelStream};
+use crate::content::{AssistantMessage, StorableReply, ToolResultMessage, Usage};
+use crate::event::{Body, ErrorKind, TokenDelta};
+use crate::store::{Group, Last, StepDraft, Turn};
+
+/// The model's answer is coming.
+pub(super) struct Streaming<'a> {
+    context: &'a StepContext<'a>,
+    stream: ModelStream,
+    reply: Accumulator,
+    usage: Option<Usage>,
+}
+
+impl<'a> Streaming<'a> {
+    pub(super) fn begin(context: &'a StepContext<'a>) -> Streaming<'a> {
+        let request = ModelRequest {
+            messages: context.session.loop_context(context.at.loop_id),
+            tools: context.agent.specs.clone(),
+            coordinates: context.at,
+            turn_index: context.turn_index,
+            step_index: context.step_index,
+            cancel: context.cancel.child_token(),
+        };
+        Streaming {
+            context,
+            stream: context.agent.model.stream(request),
+            reply: Accumulator::new(context.agent.limits.reply_bytes),
+            usage: None,
+        }
+    }
+
+    /// The whole answer. A cancellation or a failure on the way discards all of it.
+    pub(super) async fn materialize(mut self) -> Result<Materialized, Stop> {
+        loop {
+            let item = tokio::select! {
+                biased;
+                () = self.context.cancel.cancelled() => return Err(Stop::Cancelled),
+                item = self.stream.next() => item,
+            };
+            match item {
+                Some(Ok(ModelEvent::Chunk(chunk))) => {
+                    // Shown first, then folded: who watches is never behind what is stored.
+                    self.context.emit(TokenDelta {
+                        turn_index: self.context.turn_index,
+                        chunk: chunk.clone(),
+                    });
+                    self.reply
+                        .fold(&chunk)
+                        .map_err(|error| Stop::failed(ErrorKind::Unknown, error))?;
+                }
+                Some(Ok(ModelEvent::Usage(usage))) => self.usage = Some(usage),
+                Some(Err(error)) => {
+                    // A provider may answer a cancellation with an error.
+                    self.context.go_on()?;
+                    return Err(Stop::failed(ErrorKind::Unknown, error));
+                }
+                None => break,
+            }
+        }
+        // Or with the end of its answer.
+        self.context.go_on()?;
+        let reply = self.reply.finish();
+        if reply.is_empty_response() {
+            let why = "the answer of the model holds nothing";
+            return Err(Stop::failed(ErrorKind::EmptyResponse, why));
+        }
+        Ok(Materialized {
+            reply,
+            usage: self.usage,
+        })
+    }
+}
+
+/// The model's answer is there: one assistant message.
+pub(super) struct Materialized {
+    reply: StorableReply,
+    usage: Option<Usage>,
+}
+
+/// What follows an answer.
+pub(super) enum Next {
+    Commit(CommitCandidate),
+    Tools(ToolBatch),
+}
+
+impl Materialized {
+    pub(super) fn usage(&self) -> Option<Usage> {
+        self.usage
+    }
+
+    /// Two views of the calls: the stored one in the message, the raw one to be run.
+    pub(super) fn next(self) -> Next {
+        let message = self.reply.message(self.usage);
+        let calls: Vec<_> = self.reply.calls().cloned().collect();
+        if calls.is_empty() {
+            return Next::Commit(CommitCandidate {
+                message,
+                results: Vec::new(),
+                decided: Vec::new(),
+                last: true,
+            });
+        }
+        Next::Tools(ToolBatch::new(message, calls))
+    }
+}
+
+/// A whole step, not yet offered to the store.
+pub(super) struct CommitCandidate {
+    pub(super) message: AssistantMessage,
+    pub(super) results: Vec<ToolResultMessage>,
+    /// What was decided about its calls; durable with it.
+    pub(super) decided: Vec<Body>,
+    /// Whether it ends the turn.
+    pub(super) last: bool,
+}
+
+impl CommitCandidate {
+    /// Offers the step to the store. A cancellation is honoured before the append is submitted and
+    /// never after: from then on this waits for its outcome (design, section 3).
+    pub(super) async fn commit(
+        self,
+        turn: &mut Turn<'_>,
+        context: &StepContext<'_>,
+        spent: Option<Usage>,
+    ) -> Result<CommittedStep, Stop> {
+        context.go_on()?;
+        let last = match self.last {
+            true => Last::Yes { usage: spent },
+            false => Last::No,
+        };
+        let message = self.last.then(|| self.message.clone());
+        let draft = StepDraft::new(self.message)
+            .results(self.results)
+            .id(context.at.step);
+        let group = turn
+            .commit_group_async(self.decided, draft, last)
+            .await
+            .map_err(Stop::of_commit)?;
+        Ok(CommittedStep {
+            group,
+            last: message,
+        })
+    }
+}
+
+/// A step that is durable, in live history and published.
+pub(super) struct CommittedStep {
+    pub(super) group: Group,
+    /// The message, if it ended the turn.
+    pub(super) last: Option<AssistantMessage>,
+}

@@ -1,0 +1,93 @@
+//! What the runner needs of a turn beyond the public twins: it ends its turns without blocking, and
+//! goes on with a turn whose last step was refused.
+
+use super::super::{CommitError, Refusal, StepDraft};
+use super::{Turn, outcome};
+use crate::content::Usage;
+use crate::event::{Body, ErrorProjection, InterruptReason, StepDone, TurnDone, TurnFailed};
+use crate::event::{EventBody, TurnInterrupted};
+use crate::journal::Seq;
+
+/// Whether a step ends its turn, and what the turn cost then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Last {
+    No,
+    Yes { usage: Option<Usage> },
+}
+
+/// Where a step stands, and the end of its turn if it was the last one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Group {
+    pub(crate) step: Seq,
+    pub(crate) terminal: Option<Seq>,
+}
+
+impl Turn<'_> {
+    /// Commits what was decided in a step, the step, and, with its last step, the end of the turn:
+    /// one batch, one sync. Unlike the public twin it leaves the turn open when it is refused.
+    ///
+    /// # Errors
+    /// As for [`Turn::commit_step`].
+    pub(crate) async fn commit_group_async(
+        &mut self,
+        decided: Vec<Body>,
+        step: StepDraft,
+        last: Last,
+    ) -> Result<Group, CommitError> {
+        let id = step.step;
+        let message = step.assistant.clone();
+        let decided = decided
+            .into_iter()
+            .map(|body| self.owner.draft(self.id, body).in_step(id));
+        let mut drafts: Vec<_> = decided.collect();
+        drafts.extend(self.step_drafts(step));
+        if let Last::Yes { usage } = last {
+            let done = TurnDone {
+                turn_index: self.index,
+                message,
+                usage,
+            };
+            drafts.push(self.owner.draft(self.id, done));
+        }
+        let outcomes = self.owner.session.submit(drafts).await??;
+        self.finished |= last != Last::No;
+        Ok(Group {
+            step: outcome::<StepDone>(&outcomes).ok_or(Refusal::Empty)?.seq(),
+            terminal: outcome::<TurnDone>(&outcomes).map(|done| done.seq()),
+        })
+    }
+
+    /// The async twin of [`Turn::fail`]; gives the terminal's place.
+    ///
+    /// # Errors
+    /// As for [`Turn::finish`].
+    pub(crate) async fn fail_async(self, error: ErrorProjection) -> Result<Seq, CommitError> {
+        let turn_index = self.index;
+        self.end_async(TurnFailed { turn_index, error }).await
+    }
+
+    /// The async twin of [`Turn::interrupt`]; gives the terminal's place.
+    ///
+    /// # Errors
+    /// As for [`Turn::finish`].
+    pub(crate) async fn interrupt_async(self) -> Result<Seq, CommitError> {
+        let turn_index = self.index;
+        self.end_async(TurnInterrupted {
+            turn_index,
+            reason: Some(InterruptReason::Cancelled),
+        })
+        .await
+    }
+
+    async fn end_async<B: EventBody>(mut self, body: B) -> Result<Seq, CommitError> {
+        let draft = self.owner.draft(self.id, body);
+        // Kept before the wait: if this future is dropped, the next turn finds it, and leaves it
+        // out if it has become durable meanwhile.
+        self.owner.unwritten = vec![draft.clone()];
+        let outcomes = self.owner.session.submit(vec![draft]).await??;
+        self.owner.unwritten.clear();
+        self.finished = true;
+        let ended = outcome::<B>(&outcomes).ok_or(Refusal::Empty)?;
+        Ok(ended.seq())
+    }
+}
