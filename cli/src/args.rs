@@ -25,6 +25,11 @@ pub(crate) enum Command {
     Verify(VerifyArgs),
     /// Print every record of a session's log, one JSON object each.
     Dump(DumpArgs),
+    /// Kill a working agent again and again, and check that nothing acknowledged is lost.
+    Demo(DemoArgs),
+    /// The process that the demo kills.
+    #[command(hide = true)]
+    DemoChild(ChildArgs),
 }
 
 /// Of `sessions`.
@@ -77,6 +82,39 @@ pub(crate) struct DumpArgs {
     /// One JSON object per line; spread over lines for reading otherwise.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Of `demo`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DemoArgs {
+    /// A new or empty directory to work in and to keep; a temporary one otherwise.
+    #[arg(long)]
+    pub(crate) dir: Option<PathBuf>,
+    /// How often the agent is killed.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(..=100_000))]
+    pub(crate) kills: u64,
+    /// What script and kills are drawn from; the clock otherwise.
+    #[arg(long)]
+    pub(crate) seed: Option<u64>,
+    /// A Claude Code transcript (JSON lines) to replay instead of a made-up script.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) transcript: Option<PathBuf>,
+    /// One JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Of the hidden `demo-child`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ChildArgs {
+    #[arg(long)]
+    pub(crate) dir: PathBuf,
+    #[arg(long)]
+    pub(crate) seed: u64,
+    #[arg(long)]
+    pub(crate) transcript: Option<PathBuf>,
+    #[arg(long)]
+    pub(crate) finish: bool,
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@ use stepwell::identity::SessionId;
 use stepwell::journal::OpenError;
 use stepwell::store::{SessionError, StoreError};
 
+use crate::demo::{ChildError, DemoError};
+
 /// Why a command failed. Its text says what to do.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
@@ -43,6 +45,12 @@ pub(crate) enum Failure {
         /// The names that it has.
         known: Vec<String>,
     },
+    /// The demo could not be carried out.
+    #[error(transparent)]
+    Demo(#[from] DemoError),
+    /// The demo's child could not go on.
+    #[error(transparent)]
+    Child(#[from] ChildError),
     /// The output could not be written.
     #[error("the output could not be written: {0}; redirect it elsewhere")]
     Output(io::Error),

@@ -5,6 +5,7 @@
 //! on stderr that says what to do.
 
 mod args;
+mod demo;
 mod dump;
 mod failure;
 mod history;
@@ -63,6 +64,11 @@ fn run(command: Command, out: &mut Output) -> Result<Verdict, Failure> {
         Command::History(args) => history::run(&args, out),
         Command::Verify(args) => verify::run(&args, out),
         Command::Dump(args) => dump::run(&args, out),
+        Command::Demo(args) => demo::run(&args, out),
+        Command::DemoChild(args) => {
+            demo::child::run(&args)?;
+            Ok(Verdict::Ok)
+        }
     }
 }
 

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use stepwell::content::{AssistantMessage, Block, RawJson, Usage, UserMessage};
 use stepwell::event::Body;
-use stepwell::store::{ReplayError, Session};
 use stepwell::journal::Seq;
+use stepwell::store::{ReplayError, Session};
 
 use crate::transcript::{Report, Step, Transcript, TranscriptError, Turn};
 
@@ -170,7 +170,10 @@ fn working_step(dice: &mut Dice) -> Step {
                 // Now and then a large one, so that the log grows into further segments.
                 let length = if dice.below(8) == 0 { 3_000 } else { 15 };
                 let content = words(dice, length);
-                ("write_file", serde_json::json!({ "path": path, "content": content }))
+                (
+                    "write_file",
+                    serde_json::json!({ "path": path, "content": content }),
+                )
             }
         };
         let input = RawJson::parse(input.to_string()).unwrap_or_else(|_| RawJson::empty_object());
@@ -192,8 +195,22 @@ fn usage(dice: &mut Dice) -> Usage {
 
 fn words(dice: &mut Dice, count: u64) -> String {
     const WORDS: [&str; 16] = [
-        "well", "step", "stone", "water", "deep", "stairs", "rope", "bucket", "naïve", "rain",
-        "shade", "carved", "old", "cool", "水", "\"quoted\"",
+        "well",
+        "step",
+        "stone",
+        "water",
+        "deep",
+        "stairs",
+        "rope",
+        "bucket",
+        "naïve",
+        "rain",
+        "shade",
+        "carved",
+        "old",
+        "cool",
+        "水",
+        "\"quoted\"",
     ];
     let chosen: Vec<&str> = (0..count).map(|_| dice.pick(&WORDS)).collect();
     chosen.join(" ")
@@ -218,7 +235,10 @@ impl Place {
                 _ => {}
             }
         }
-        let steps = script.turns.get(place.turn).map_or(0, |turn| turn.steps.len());
+        let steps = script
+            .turns
+            .get(place.turn)
+            .map_or(0, |turn| turn.steps.len());
         // Only its end was cut off.
         if place.step > 0 && place.step >= steps {
             place.next_turn();
@@ -255,7 +275,11 @@ mod tests {
             for turn in &script.turns {
                 let (last, before) = turn.steps.split_last().unwrap();
                 assert!(last.assistant.tool_uses().next().is_none());
-                assert!(before.iter().all(|step| step.assistant.tool_uses().next().is_some()));
+                assert!(
+                    before
+                        .iter()
+                        .all(|step| step.assistant.tool_uses().next().is_some())
+                );
                 assert!((1..=4).contains(&before.len()));
             }
         }
@@ -276,7 +300,10 @@ mod tests {
             steps,
         };
         let script = Script::recorded(vec![
-            turn("one", vec![calls.clone(), says("a"), says("b"), calls.clone()]),
+            turn(
+                "one",
+                vec![calls.clone(), says("a"), says("b"), calls.clone()],
+            ),
             turn("nothing", vec![]),
             turn("two", vec![says("c")]),
         ]);

@@ -190,7 +190,8 @@ impl OpenMessage {
             let first = self.calls.get(*first).map(|call| call.block);
             let block = first.and_then(|block| self.assistant.blocks.get(block));
             // The same call again: a part that was written twice.
-            if matches!(block, Some(Block::ToolUse(old)) if old.name == name && old.input == input) {
+            if matches!(block, Some(Block::ToolUse(old)) if old.name == name && old.input == input)
+            {
                 return None;
             }
         }
@@ -208,7 +209,9 @@ impl OpenMessage {
             block: self.assistant.blocks.len(),
             result: None,
         });
-        self.assistant.blocks.push(Block::tool_use(own, name, input));
+        self.assistant
+            .blocks
+            .push(Block::tool_use(own, name, input));
         Some((id, index))
     }
 

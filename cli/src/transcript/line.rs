@@ -161,7 +161,9 @@ fn assistant(content: Option<&RawValue>) -> Result<Vec<Part>, String> {
                 id: block.id.filter(|id| !id.is_empty()),
                 name: block.name.unwrap_or_default(),
                 input: match block.input {
-                    Some(input) => RawJson::parse(input.get()).map_err(|error| error.to_string())?,
+                    Some(input) => {
+                        RawJson::parse(input.get()).map_err(|error| error.to_string())?
+                    }
                     None => RawJson::empty_object(),
                 },
             }),
@@ -217,7 +219,10 @@ fn plain(blocks: Vec<RawBlock<'_>>) -> Vec<Block> {
         "image" => "[an image, not kept]".to_owned(),
         other => format!("[a block of type '{other}', not kept]"),
     });
-    texts.filter(|text| !text.is_empty()).map(Block::text).collect()
+    texts
+        .filter(|text| !text.is_empty())
+        .map(Block::text)
+        .collect()
 }
 
 /// Usage is told by the transcript for what it is worth: odd values count as none.
