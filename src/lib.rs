@@ -1,4 +1,20 @@
 //! An embedded, crash-safe, event-sourced store for agent loops, with its own journal.
+//!
+//! An agent loop asks a model, runs the tools that the model wants, and goes on. Each such round is a
+//! *step*; its durable record is [`StepDone`](event::StepDone): one assistant message followed by the
+//! results of its tool calls. A step is durable before anybody hears of it, and after a crash the
+//! history is rebuilt from the log.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`store`] | sessions, loops and turns; the commit boundary. Begin here |
+//! | `runtime` | the runner that drives whole turns (feature `runtime`, on by default) |
+//! | [`journal`] | the log: durable records of opaque bytes |
+//! | [`event`], [`content`], [`identity`] | what is said: events, messages, ids |
+//! | [`vfs`] | the storage seam, with a simulated disk for tests |
+//!
+//! The promises P1 to P14 and the writer's rules W1 to W12 that the documentation cites are listed in
+//! `docs/guarantees.md`; the bytes on disk in `docs/format.md`.
 
 pub mod content;
 pub mod event;
@@ -10,3 +26,7 @@ pub mod store;
 pub mod vfs;
 
 pub use store::{Session, Store};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -59,6 +59,3 @@ pub enum ContentError {
         index: usize,
     },
 }
-
-#[cfg(test)]
-mod tests;

@@ -5,12 +5,15 @@
 //! Which parts are opaque follows from where they stand ([`Slot`]), and mirrors the places where the
 //! types of content and event hold a [`RawJson`](super::RawJson) that nobody interprets.
 
+mod lexer;
+
 use std::borrow::Cow;
 use std::collections::HashSet;
 
 use thiserror::Error;
 
 use super::RawJson;
+use lexer::Lexer;
 
 /// How deep the structure outside opaque JSON may nest; what the parser behind the scan can take.
 pub(crate) const MAX_STRUCTURE_DEPTH: usize = 127;
@@ -149,9 +152,7 @@ struct Frame {
 }
 
 struct Scan<'a> {
-    text: &'a str,
-    bytes: &'a [u8],
-    at: usize,
+    lexer: Lexer<'a>,
     depth: usize,
     stack: Vec<Frame>,
     /// How many of the frames are structure; the others are opaque and stand above them.
@@ -170,9 +171,7 @@ enum Next {
 impl<'a> Scan<'a> {
     fn new(text: &'a str, depth: usize) -> Self {
         Self {
-            text,
-            bytes: text.as_bytes(),
-            at: 0,
+            lexer: Lexer::new(text),
             depth,
             stack: Vec::new(),
             structure: 0,
@@ -182,8 +181,8 @@ impl<'a> Scan<'a> {
     }
 
     fn run(mut self, slot: Slot) -> Result<Facts, JsonError> {
-        self.skip_space();
-        self.facts.is_object = self.peek() == Some(b'{');
+        self.lexer.skip_space();
+        self.facts.is_object = self.lexer.peek() == Some(b'{');
         let mut next = Next::Value(slot);
         loop {
             next = match next {
@@ -192,55 +191,21 @@ impl<'a> Scan<'a> {
                 Next::Ended => self.after_element()?,
             };
         }
-        self.skip_space();
-        if self.at < self.bytes.len() {
-            return Err(self.fail(JsonProblem::TrailingBytes));
+        self.lexer.skip_space();
+        if self.lexer.at < self.lexer.bytes.len() {
+            return Err(self.lexer.fail(JsonProblem::TrailingBytes));
         }
         Ok(self.facts)
     }
 
-    fn fail(&self, problem: JsonProblem) -> JsonError {
-        JsonError {
-            offset: self.at,
-            problem,
-        }
-    }
-
-    /// The error for a byte that does not fit here, or for the missing one at the end.
-    fn misfit(&self) -> JsonError {
-        self.fail(if self.at < self.bytes.len() {
-            JsonProblem::Syntax
-        } else {
-            JsonProblem::UnexpectedEnd
-        })
-    }
-
-    fn peek(&self) -> Option<u8> {
-        self.bytes.get(self.at).copied()
-    }
-
-    fn skip_space(&mut self) {
-        while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
-            self.at += 1;
-        }
-    }
-
-    fn expect(&mut self, byte: u8) -> Result<(), JsonError> {
-        if self.peek() != Some(byte) {
-            return Err(self.misfit());
-        }
-        self.at += 1;
-        Ok(())
-    }
-
     fn value(&mut self, slot: Slot) -> Result<Next, JsonError> {
-        self.skip_space();
-        match self.peek() {
+        self.lexer.skip_space();
+        match self.lexer.peek() {
             Some(b'{') => {
                 self.open(true, slot)?;
-                self.skip_space();
-                if self.peek() == Some(b'}') {
-                    self.at += 1;
+                self.lexer.skip_space();
+                if self.lexer.peek() == Some(b'}') {
+                    self.lexer.at += 1;
                     self.close();
                     return Ok(Next::Ended);
                 }
@@ -248,33 +213,33 @@ impl<'a> Scan<'a> {
             }
             Some(b'[') => {
                 self.open(false, slot)?;
-                self.skip_space();
-                if self.peek() == Some(b']') {
-                    self.at += 1;
+                self.lexer.skip_space();
+                if self.lexer.peek() == Some(b']') {
+                    self.lexer.at += 1;
                     self.close();
                     return Ok(Next::Ended);
                 }
                 Ok(Next::Value(slot))
             }
-            Some(b'"') => self.string(slot == Slot::Opaque).map(|_| Next::Ended),
-            Some(b't') => self.word(b"true"),
-            Some(b'f') => self.word(b"false"),
-            Some(b'n') => self.word(b"null"),
-            Some(b'-' | b'0'..=b'9') => self.number(),
-            _ => Err(self.misfit()),
+            Some(b'"') => self.lexer.string(slot == Slot::Opaque).map(|_| Next::Ended),
+            Some(b't') => self.lexer.word(b"true").map(|()| Next::Ended),
+            Some(b'f') => self.lexer.word(b"false").map(|()| Next::Ended),
+            Some(b'n') => self.lexer.word(b"null").map(|()| Next::Ended),
+            Some(b'-' | b'0'..=b'9') => self.lexer.number().map(|()| Next::Ended),
+            _ => Err(self.lexer.misfit()),
         }
     }
 
     /// After an element of an array or object: a comma and the next one, or its end.
     fn after_element(&mut self) -> Result<Next, JsonError> {
-        self.skip_space();
+        self.lexer.skip_space();
         let Some((is_object, slot)) = self.stack.last().map(|frame| (frame.is_object, frame.slot))
         else {
             return Ok(Next::Ended);
         };
-        match self.peek() {
+        match self.lexer.peek() {
             Some(b',') => {
-                self.at += 1;
+                self.lexer.at += 1;
                 if is_object {
                     self.key()
                 } else {
@@ -282,16 +247,16 @@ impl<'a> Scan<'a> {
                 }
             }
             Some(b'}') if is_object => {
-                self.at += 1;
+                self.lexer.at += 1;
                 self.close();
                 Ok(Next::Ended)
             }
             Some(b']') if !is_object => {
-                self.at += 1;
+                self.lexer.at += 1;
                 self.close();
                 Ok(Next::Ended)
             }
-            _ => Err(self.misfit()),
+            _ => Err(self.lexer.misfit()),
         }
     }
 
@@ -302,7 +267,7 @@ impl<'a> Scan<'a> {
             (self.structure, self.depth)
         };
         if depth >= max {
-            return Err(self.fail(JsonProblem::TooDeep { max }));
+            return Err(self.lexer.fail(JsonProblem::TooDeep { max }));
         }
         if slot != Slot::Opaque {
             self.structure += 1;
@@ -313,7 +278,7 @@ impl<'a> Scan<'a> {
             first_key: self.keys.len(),
             many: None,
         });
-        self.at += 1;
+        self.lexer.at += 1;
         Ok(())
     }
 
@@ -328,13 +293,13 @@ impl<'a> Scan<'a> {
 
     /// A key with its colon; gives the slot of the value that follows.
     fn key(&mut self) -> Result<Next, JsonError> {
-        self.skip_space();
-        let start = self.at;
-        if self.peek() != Some(b'"') {
-            return Err(self.misfit());
+        self.lexer.skip_space();
+        let start = self.lexer.at;
+        if self.lexer.peek() != Some(b'"') {
+            return Err(self.lexer.misfit());
         }
         let slot = self.stack.last().map_or(Slot::Plain, |frame| frame.slot);
-        let key = self.string(slot == Slot::Opaque)?;
+        let key = self.lexer.string(slot == Slot::Opaque)?;
         let below = if slot == Slot::Opaque {
             Slot::Opaque
         } else {
@@ -353,8 +318,8 @@ impl<'a> Scan<'a> {
             }
             below
         };
-        self.skip_space();
-        self.expect(b':')?;
+        self.lexer.skip_space();
+        self.lexer.expect(b':')?;
         Ok(Next::Value(below))
     }
 
@@ -388,109 +353,6 @@ impl<'a> Scan<'a> {
             return Err(JsonProblem::DuplicateKey);
         }
         self.keys.push(folded);
-        Ok(())
-    }
-
-    /// A string; gives what stands between its quotes.
-    fn string(&mut self, opaque: bool) -> Result<&'a str, JsonError> {
-        self.at += 1;
-        let start = self.at;
-        loop {
-            match self.peek() {
-                Some(b'"') => break,
-                Some(b'\\') => self.escape(opaque)?,
-                Some(0..=0x1f) | None => return Err(self.misfit()),
-                Some(_) => self.at += 1,
-            }
-        }
-        let inner = self.text.get(start..self.at).unwrap_or_default();
-        self.at += 1;
-        Ok(inner)
-    }
-
-    fn escape(&mut self, opaque: bool) -> Result<(), JsonError> {
-        let start = self.at;
-        self.at += 1;
-        match self.peek() {
-            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => self.at += 1,
-            Some(b'u') => {
-                let unit = self.hex4()?;
-                if opaque {
-                    return Ok(());
-                }
-                let pairs = match unit {
-                    0xd800..=0xdbff => {
-                        let followed = self
-                            .bytes
-                            .get(self.at..)
-                            .is_some_and(|rest| rest.starts_with(b"\\u"));
-                        self.at += usize::from(followed);
-                        followed && matches!(self.hex4()?, 0xdc00..=0xdfff)
-                    }
-                    0xdc00..=0xdfff => false,
-                    _ => true,
-                };
-                if !pairs {
-                    return Err(JsonError {
-                        offset: start,
-                        problem: JsonProblem::LoneSurrogate,
-                    });
-                }
-            }
-            _ => return Err(self.misfit()),
-        }
-        Ok(())
-    }
-
-    /// `u` and four hex digits.
-    fn hex4(&mut self) -> Result<u32, JsonError> {
-        self.at += 1;
-        let mut unit = 0_u32;
-        for _ in 0..4 {
-            let digit = self.peek().and_then(|byte| char::from(byte).to_digit(16));
-            unit = unit * 16 + digit.ok_or_else(|| self.misfit())?;
-            self.at += 1;
-        }
-        Ok(unit)
-    }
-
-    fn word(&mut self, word: &[u8]) -> Result<Next, JsonError> {
-        for byte in word {
-            self.expect(*byte)?;
-        }
-        Ok(Next::Ended)
-    }
-
-    fn number(&mut self) -> Result<Next, JsonError> {
-        if self.peek() == Some(b'-') {
-            self.at += 1;
-        }
-        if self.peek() == Some(b'0') {
-            self.at += 1;
-        } else {
-            self.digits()?;
-        }
-        if self.peek() == Some(b'.') {
-            self.at += 1;
-            self.digits()?;
-        }
-        if matches!(self.peek(), Some(b'e' | b'E')) {
-            self.at += 1;
-            if matches!(self.peek(), Some(b'+' | b'-')) {
-                self.at += 1;
-            }
-            self.digits()?;
-        }
-        Ok(Next::Ended)
-    }
-
-    fn digits(&mut self) -> Result<(), JsonError> {
-        if !matches!(self.peek(), Some(b'0'..=b'9')) {
-            return Err(self.misfit());
-        }
-        while matches!(self.peek(), Some(b'0'..=b'9')) {
-            self.at += 1;
-        }
         Ok(())
     }
 }

@@ -201,7 +201,10 @@ impl AttributionFields {
     }
 }
 
-/// Keeps at most `max` bytes and counts the rest, so that an oversized event costs no memory.
+/// Bytes that joining writes for a moment and takes back: the braces of an empty part.
+const SEAM: usize = 2;
+
+/// Keeps about `max` bytes and counts the rest, so that an oversized event costs no memory.
 pub(super) struct Bounded {
     pub(super) bytes: Vec<u8>,
     pub(super) written: usize,
@@ -213,7 +216,7 @@ impl Bounded {
         Self {
             bytes: Vec::new(),
             written: 0,
-            max: max as usize,
+            max: (max as usize).saturating_add(SEAM),
         }
     }
 
@@ -245,7 +248,9 @@ impl Bounded {
             self.written -= 2;
             return write(self);
         }
+        // The brace that ends what is there goes, and the one that begins the part becomes a comma.
         self.bytes.pop();
+        self.written -= 1;
         let seam = self.bytes.len();
         write(self)?;
         if self.is_full() {
@@ -253,8 +258,6 @@ impl Bounded {
         }
         if self.bytes.len() == seam + 2 {
             self.bytes.truncate(seam + 1);
-            self.written -= 2;
-        } else {
             self.written -= 1;
         }
         let is_empty = self.bytes.len() == seam + 1;

@@ -132,6 +132,7 @@ impl Resolver {
 #[serde(default)]
 pub struct GateOpened {
     /// The gate.
+    #[serde(skip_serializing_if = "Gate::is_empty")]
     pub gate: Gate,
 }
 
@@ -172,6 +173,12 @@ pub struct Gate {
     /// What the resolver needs to go on after a restart; opaque, kept byte for byte.
     #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub payload: Option<RawJson>,
+}
+
+impl Gate {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// What people are shown at a gate.

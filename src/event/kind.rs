@@ -137,10 +137,10 @@ macro_rules! kinds {
             impl super::EventBody for super::$name {
                 const KIND: Kind = Kind::$name;
 
-                fn from_body(body: Body) -> Result<Self, Body> {
+                fn from_body(body: Body) -> Result<Self, Box<Body>> {
                     match body {
                         Body::$name(body) => Ok(body),
-                        other => Err(other),
+                        other => Err(Box::new(other)),
                     }
                 }
 

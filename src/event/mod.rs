@@ -109,7 +109,7 @@ pub trait EventBody: Clone + Into<Body> {
     ///
     /// # Errors
     /// The body itself, when it is of another kind.
-    fn from_body(body: Body) -> Result<Self, Body>;
+    fn from_body(body: Body) -> Result<Self, Box<Body>>;
 
     /// The body of this kind, if it is one.
     fn as_body(body: &Body) -> Option<&Self>;
@@ -173,11 +173,8 @@ impl Event {
             }),
             Err(body) => Err(Box::new(Self {
                 header: self.header,
-                body,
+                body: *body,
             })),
         }
     }
 }
-
-#[cfg(test)]
-pub(crate) mod tests;

@@ -345,13 +345,12 @@ fn encode_header(header: &HeaderV1) -> Option<Vec<u8>> {
     bincode::serde::encode_to_vec(header, CODEC).ok()
 }
 
-/// A header in its canonical form: all bytes used, shortest integers, no nil id that is "present".
+/// A header in its canonical form: no nil id that is "present", and nothing that encoding it again
+/// would write otherwise (longer integers, bytes after the last field).
 fn parse_header(encoded: &[u8]) -> Option<HeaderV1> {
-    let (header, used): (HeaderV1, usize) =
-        bincode::serde::decode_from_slice(encoded, CODEC).ok()?;
+    let (header, _): (HeaderV1, usize) = bincode::serde::decode_from_slice(encoded, CODEC).ok()?;
     let ids = [header.loop_id, header.turn, header.step];
-    let is_canonical = used == encoded.len()
-        && !ids.contains(&Some([0; 16]))
+    let is_canonical = !ids.contains(&Some([0; 16]))
         && encode_header(&header).is_some_and(|again| again == encoded);
     is_canonical.then_some(header)
 }

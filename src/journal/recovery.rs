@@ -14,7 +14,7 @@ use super::error::{Damage, DiskError, OpenError, Operation};
 use super::evidence::{absent, gather, gather_under, read_static_header};
 use super::footer::{self, Footer};
 use super::frame::{Header, LogId};
-use super::manifest::{End, Manifest, SegmentEntry};
+use super::manifest::{End, Manifest, ManifestFound, SegmentEntry};
 use super::names::{self, QUARANTINE, SegmentName};
 use super::report::{Cut, Quarantine, RecoveryReport};
 use super::scan::{Found, Window, scan};
@@ -125,9 +125,9 @@ fn own(
     options: &JournalOptions,
 ) -> Result<Option<Ownership>, OpenError> {
     let manifest = match read_manifest(directory)? {
-        Some(manifest) => {
+        Some((manifest, empty)) => {
             check_owner(directory, owner, &manifest)?;
-            if intent == Intent::Create && !manifest.segments.is_empty() {
+            if intent == Intent::Create && !empty {
                 return Err(OpenError::AlreadyExists {
                     path: directory.path().to_owned(),
                 });
@@ -177,8 +177,9 @@ fn check_owner(directory: &Directory, owner: Owner, manifest: &Manifest) -> Resu
     })
 }
 
-/// The highest manifest by rows 1 to 4, `None` by row 3.
-fn read_manifest(directory: &Directory) -> Result<Option<Manifest>, OpenError> {
+/// The highest manifest by rows 1 to 4, `None` by row 3, and whether the journal holds no record:
+/// its creation was cut off then.
+fn read_manifest(directory: &Directory) -> Result<Option<(Manifest, bool)>, OpenError> {
     let mut damage = Damage::ManifestLost;
     for _ in 0..ATTEMPTS {
         match decide(gather(directory).map_err(OpenError::Disk)?) {
@@ -188,12 +189,21 @@ fn read_manifest(directory: &Directory) -> Result<Option<Manifest>, OpenError> {
             }
             Decision::NewerFormat(version) => return Err(newer(directory, version)),
             Decision::ForeignLog(segment) => return Err(foreign(directory, &segment)),
+            Decision::HalfCreated(manifest) => return Ok(Some((manifest, true))),
+            Decision::Recovered(recovered) => {
+                let empty = recovered.finished.is_empty()
+                    && recovered
+                        .keep
+                        .iter()
+                        .all(|frame| frame.header.kind == FrameKind::Fence);
+                return Ok(Some((recovered.manifest, empty)));
+            }
             // The manifest itself is good; the rest is decided under the own epoch.
-            Decision::HalfCreated(_) | Decision::Damaged(_) | Decision::Recovered(_) => {
-                if let Some((_, super::manifest::ManifestFound::Good(manifest))) =
+            Decision::Damaged(_) => {
+                if let Some((_, ManifestFound::Good(manifest))) =
                     directory.highest_manifest().map_err(OpenError::Disk)?
                 {
-                    return Ok(Some(manifest));
+                    return Ok(Some((manifest, false)));
                 }
             }
         }

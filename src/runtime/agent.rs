@@ -63,6 +63,15 @@ impl AgentSpec {
         }
     }
 
+    /// With another model.
+    #[must_use]
+    pub fn model(self, model: impl Model + 'static) -> AgentSpec {
+        AgentSpec {
+            model: Arc::new(model),
+            ..self
+        }
+    }
+
     /// With a tool. A second one of the same name takes the place of the first.
     #[must_use]
     pub fn tool(self, tool: impl Tool + 'static) -> AgentSpec {

@@ -106,10 +106,11 @@ impl Accumulator {
         let other =
             |known: &str, said: &str| !known.is_empty() && !said.is_empty() && known != said;
         let open = self.open.get(&(index, Sort::Call)).copied();
-        if let Some((_, Part::Call(call))) = open.and_then(|at| self.parts.get(at)) {
-            if other(&call.id, id) || other(&call.name, name) {
-                self.open.remove(&(index, Sort::Call));
-            }
+        let open = open.and_then(|at| self.parts.get(at));
+        if let Some((_, Part::Call(call))) = open
+            && (other(&call.id, id) || other(&call.name, name))
+        {
+            self.open.remove(&(index, Sort::Call));
         }
         let empty = || Part::Call(RawToolCall::default());
         if let Some(Part::Call(call)) = self.part(index, Sort::Call, empty) {

@@ -13,7 +13,7 @@ use crate::journal::{
 pub(super) trait Log: Debug + Send + Sync {
     /// Appends a batch behind an expected position, all of it or nothing, and returns when it is
     /// durable.
-    fn append(&self, payloads: &[Vec<u8>], expected: Seq) -> Result<Vec<Placed>, AppendError>;
+    fn append(&self, payloads: &[&[u8]], expected: Seq) -> Result<Vec<Placed>, AppendError>;
     /// The records from a position on, up to what is durable now.
     fn read(&self, from: Seq) -> Box<dyn Iterator<Item = Result<Entry, ReadError>> + Send>;
     /// The record at a place.
@@ -44,7 +44,7 @@ pub(super) struct OwnJournal {
 }
 
 impl Log for OwnJournal {
-    fn append(&self, payloads: &[Vec<u8>], expected: Seq) -> Result<Vec<Placed>, AppendError> {
+    fn append(&self, payloads: &[&[u8]], expected: Seq) -> Result<Vec<Placed>, AppendError> {
         let records: Vec<NewRecord<'_>> = payloads
             .iter()
             .map(|payload| NewRecord {
@@ -79,7 +79,7 @@ pub(super) struct ViewedJournal {
 }
 
 impl Log for ViewedJournal {
-    fn append(&self, _payloads: &[Vec<u8>], _expected: Seq) -> Result<Vec<Placed>, AppendError> {
+    fn append(&self, _payloads: &[&[u8]], _expected: Seq) -> Result<Vec<Placed>, AppendError> {
         Err(NotCommitted::Closed.into())
     }
 

@@ -151,8 +151,8 @@ impl Store {
         options: StoreOptions,
     ) -> Result<Store, StoreError> {
         let dir = dir.as_ref();
-        create_dir(&vfs, dir)?;
         if root::read(&vfs, dir)?.is_none() {
+            create_dir(&vfs, dir)?;
             // A creation that was cut off leaves the sessions folder or a temp file: it goes on.
             let foreign = list(&vfs, dir)?
                 .into_iter()

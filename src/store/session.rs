@@ -142,9 +142,9 @@ impl SessionCore {
                 .collect());
         }
         let expected = self.state().last;
-        let payloads: Vec<Vec<u8>> = prepared
+        let payloads: Vec<&[u8]> = prepared
             .iter()
-            .map(|prepared| prepared.bytes.clone())
+            .map(|prepared| prepared.bytes.as_slice())
             .collect();
         let placed = match self.log.append(&payloads, expected) {
             Ok(placed) => placed,
