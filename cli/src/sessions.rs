@@ -70,7 +70,9 @@ fn word(status: SessionStatus) -> &'static str {
 pub(crate) fn run(args: &SessionsArgs, out: &mut Output) -> Result<Verdict, Failure> {
     let store = Store::open_existing(&args.dir)?;
     let entries = store.sessions()?;
-    let lines: Vec<Line<'_>> = entries.iter().map(Line::of).collect();
+    let mut lines: Vec<Line<'_>> = entries.iter().map(Line::of).collect();
+    // The oldest first; what cannot say when it was created comes last.
+    lines.sort_by_key(|line| (line.created.is_none(), line.created, line.session));
     if args.json {
         lines.iter().try_for_each(|line| out.json(line))?;
         return Ok(Verdict::Ok);

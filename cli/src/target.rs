@@ -5,10 +5,13 @@ use stepwell::identity::SessionId;
 
 use crate::failure::Failure;
 
-/// The session whose id begins with what was given, in any case of letters. A whole id is taken at
-/// its word, so that it gives the precise error when there is no such session.
+/// The session whose id begins with what was given, in any case of letters. For a whole id the others
+/// are not looked at.
 pub(crate) fn session(store: &Store, given: &str) -> Result<SessionId, Failure> {
     let wanted = given.to_ascii_lowercase();
+    if let Some(id) = whole(store, &wanted) {
+        return Ok(id);
+    }
     let mut matches: Vec<SessionId> = store
         .sessions()?
         .into_iter()
@@ -29,4 +32,9 @@ pub(crate) fn session(store: &Store, given: &str) -> Result<SessionId, Failure> 
             dir: store.dir().to_owned(),
         }),
     }
+}
+
+fn whole(store: &Store, wanted: &str) -> Option<SessionId> {
+    let id: SessionId = wanted.parse().ok()?;
+    store.session_dir(id).is_dir().then_some(id)
 }

@@ -321,6 +321,10 @@ fn a_session_is_found_by_the_beginning_of_its_id() {
         sample
             .run(&[command, "{}", "ffff"])
             .fails(1, "no session begins with 'ffff'");
+        let absent = ID.replace('a', "f");
+        sample
+            .run(&[command, "{}", &absent])
+            .fails(1, "list them with");
     }
 }
 
