@@ -113,8 +113,8 @@ fn what_is_too_large_is_refused_and_the_journal_goes_on() {
     );
     // A record larger than a segment gets a segment that fits it.
     let fits = vec![2; options.max_payload as usize];
-    append(&journal, std::slice::from_ref(&fits)).unwrap();
-    append(&journal, &[b"after".to_vec()]).unwrap();
+    let _ = append(&journal, std::slice::from_ref(&fits)).unwrap();
+    let _ = append(&journal, &[b"after".to_vec()]).unwrap();
     disk.power_loss(PowerLoss::DropAll);
     let journal = begin(open(&disk, &options).unwrap()).unwrap();
     assert_eq!(all(&journal), [fits, b"after".to_vec()]);
@@ -164,7 +164,7 @@ fn creating_twice_and_opening_nothing_are_told_apart() {
         Err(OpenError::NotFound { .. })
     ));
     let journal = create(&disk, &options(0)).unwrap();
-    append(&journal, &[b"x".to_vec()]).unwrap();
+    let _ = append(&journal, &[b"x".to_vec()]).unwrap();
     disk.kill();
     assert!(matches!(
         create(&disk, &options(0)),
@@ -210,7 +210,7 @@ fn a_lone_append_is_one_write_and_one_sync() {
     let journal = create(&disk, &options(0)).unwrap();
     disk.clear_trace();
     for number in 0..10 {
-        append(&journal, &[payload(number, 200)]).unwrap();
+        let _ = append(&journal, &[payload(number, 200)]).unwrap();
     }
     let trace = disk.trace();
     let syncs = trace.iter().filter(|call| call.op.is_sync()).count();
@@ -223,7 +223,7 @@ fn opening_a_thousand_times_grows_a_journal_by_less_than_a_kilobyte_each() {
     let disk = disk();
     let options = options(4096);
     let journal = create(&disk, &options).unwrap();
-    append(&journal, &[b"x".to_vec()]).unwrap();
+    let _ = append(&journal, &[b"x".to_vec()]).unwrap();
     disk.kill();
     let before: u64 = disk.files().iter().map(|(_, length)| length).sum();
     for _ in 0..300 {
@@ -236,4 +236,25 @@ fn opening_a_thousand_times_grows_a_journal_by_less_than_a_kilobyte_each() {
         "{} bytes each",
         (after - before) / 300
     );
+}
+
+/// A reader that was opened before a takeover goes on reading what it saw: the new owner's fresh
+/// file is not damage.
+#[test]
+fn a_view_survives_the_next_opening_for_writing() {
+    for supersede in [0, 1 << 20] {
+        let (disk, options) = (disk(), options(supersede));
+        let journal = create(&disk, &options).unwrap();
+        let mut books = Books::default();
+        for _ in 0..40 {
+            books.append(&journal, 1, 600);
+        }
+        drop(journal);
+        disk.kill();
+        let other = disk.new_process();
+        let view = JournalView::open(vfs(&other), &dir()).unwrap();
+        let journal = begin(open(&disk, &options).unwrap()).unwrap();
+        assert!(books.clone().append(&journal, 1, 600));
+        assert_eq!(records(view.read(Lsn::ZERO)), books.acknowledged);
+    }
 }

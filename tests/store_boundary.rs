@@ -186,7 +186,10 @@ fn a_failed_sync_or_write_is_unknown_until_reopened() {
             assert_eq!(events.len(), 1, "the prepared step is handed back");
             assert_eq!(session.history(), before);
             assert_eq!(watcher.seen(), []);
-            assert_eq!(*watcher.faults.lock().unwrap(), [fault.clone()]);
+            assert_eq!(
+                *watcher.faults.lock().unwrap(),
+                std::slice::from_ref(&fault)
+            );
             assert_eq!(session.fault(), Some(fault.clone()));
             assert_eq!(
                 turn.commit_step(text_step("next")),

@@ -1,4 +1,4 @@
-//! The decision: what a journal's bytes mean, as a pure function of the evidence (`recovery.md` 2).
+//! The decision: what a journal's bytes mean, as a pure function of the evidence (`docs/guarantees.md` 2).
 //!
 //! | # | evidence | decision |
 //! |---|---|---|
@@ -99,7 +99,7 @@ pub(crate) enum Decision {
     /// Rows 4, 5, 7, 8, 9.
     Damaged(Damage),
     /// Rows 10 and 11.
-    Recovered(Recovered),
+    Recovered(Box<Recovered>),
 }
 
 /// Rows 10 and 11: what is kept.
@@ -184,7 +184,7 @@ pub(crate) fn decide(evidence: Evidence) -> Decision {
     match evidence.active {
         None => Decision::Damaged(Damage::SuccessorLost),
         Some(active) => match decide_active(manifest, &evidence.segments, active) {
-            Ok(recovered) => Decision::Recovered(recovered),
+            Ok(recovered) => Decision::Recovered(Box::new(recovered)),
             Err(damage) => Decision::Damaged(damage),
         },
     }

@@ -280,6 +280,7 @@ impl Ownership {
                 return Err(error);
             }
         };
+        // IMPORTANT: this also makes the names of the files durable that the manifest lists (W6).
         directory.sync().map_err(PublishError::Sync)?;
         match directory.link(&temporary, &name) {
             Ok(()) => {}

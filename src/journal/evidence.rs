@@ -1,4 +1,4 @@
-//! Gathering the evidence for the decision, in the order of `recovery.md` 2: manifest, seals,
+//! Gathering the evidence for the decision, in the order of `docs/guarantees.md` 2: manifest, seals,
 //! slots, frames up to *p*, search from *p* on, then the frames once more. A writer that has been
 //! overtaken may still finish a group, a roll or a close meanwhile; this order keeps what is read
 //! consistent.
@@ -51,14 +51,15 @@ pub(crate) fn gather_under(
             by_seal: false,
             used: false,
         };
-        if let Some(file) = &file {
-            if active.is_none() && segment.end.is_none() {
-                segment.end = read_seal(file, &entry.place())?.map(|seal| End {
-                    offset: seal.end,
-                    last: seal.last,
-                });
-                segment.by_seal = segment.end.is_some();
-            }
+        if let Some(file) = &file
+            && active.is_none()
+            && segment.end.is_none()
+        {
+            segment.end = read_seal(file, &entry.place())?.map(|seal| End {
+                offset: seal.end,
+                last: seal.last,
+            });
+            segment.by_seal = segment.end.is_some();
         }
         if active.is_none() {
             match segment.end {

@@ -181,12 +181,12 @@ pub(crate) fn load(
 ) -> Result<Option<Footer>, DiskError> {
     let place = entry.place();
     let fits = |footer: &Footer| footer.last == end.last && footer.base == base;
-    if let Some(file) = directory.open_segment(&entry.name, Access::Read)? {
-        if let Some((offset, length)) = read_seal(&file, &place)?.and_then(|seal| seal.footer) {
-            let footer = read(&file, &place, offset, length)?;
-            if let Some(footer) = footer.filter(fits) {
-                return Ok(Some(footer));
-            }
+    if let Some(file) = directory.open_segment(&entry.name, Access::Read)?
+        && let Some((offset, length)) = read_seal(&file, &place)?.and_then(|seal| seal.footer)
+    {
+        let footer = read(&file, &place, offset, length)?;
+        if let Some(footer) = footer.filter(fits) {
+            return Ok(Some(footer));
         }
     }
     if let Some(file) = directory.open_file(&entry.name.footer(), Access::Read)? {

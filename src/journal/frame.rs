@@ -164,7 +164,7 @@ pub(crate) fn encode(
         field.copy_from_slice(&crc.to_le_bytes());
     }
     out.extend_from_slice(payload);
-    while (out.len() - start) as u64 % ALIGN != 0 {
+    while !((out.len() - start) as u64).is_multiple_of(ALIGN) {
         out.push(0);
     }
 }

@@ -10,6 +10,7 @@
 //! `segment` are the bytes, `directory` the names and the manifests; after a crash `evidence` reads,
 //! `decision` decides, `recovery` acts, `create` makes the fresh file.
 
+mod action;
 mod bytes;
 mod create;
 mod decision;
@@ -24,9 +25,11 @@ mod reader;
 mod readonly;
 mod recovery;
 mod report;
+mod roll;
 mod scan;
 mod segment;
 mod spans;
+mod tails;
 #[cfg(test)]
 mod tests;
 mod writer;
@@ -146,7 +149,7 @@ impl Default for JournalOptions {
 impl JournalOptions {
     fn check(&self) -> Result<(), OpenError> {
         for capacity in [self.first_capacity, self.max_capacity] {
-            if capacity % BLOCK != 0 || capacity < BLOCK || capacity > 1 << 30 {
+            if capacity % BLOCK != 0 || !(BLOCK..=1 << 30).contains(&capacity) {
                 return Err(OpenError::Capacity { capacity });
             }
         }

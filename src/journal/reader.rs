@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::directory::Directory;
+use super::directory::{Directory, OpenFile};
 use super::error::{DiskError, Operation, ReadError};
 use super::evidence::read_static_header;
 use super::frame::HEADER;
@@ -59,6 +59,8 @@ pub struct Reader {
     /// The next span to open.
     next: usize,
     current: Option<Current>,
+    /// The last segment, held open by a view: a new owner may have replaced it since.
+    pinned: Option<OpenFile>,
     /// Nothing below this is given.
     from: Lsn,
     proven: Lsn,
@@ -93,9 +95,18 @@ impl Reader {
             spans,
             next,
             current: None,
+            pinned: None,
             from,
             proven,
             ended: false,
+        }
+    }
+
+    /// With the file of the last segment held open.
+    pub(crate) fn pinned(self, last: Option<OpenFile>) -> Reader {
+        Reader {
+            pinned: last,
+            ..self
         }
     }
 
@@ -111,7 +122,14 @@ impl Reader {
             first: span.base.next(),
             last: span.last,
         };
-        let opened = match self.directory.open_segment(&name, Access::Read) {
+        let pinned = self
+            .pinned
+            .clone()
+            .filter(|_| self.next == self.spans.len());
+        let opened = match pinned.map_or_else(
+            || self.directory.open_segment(&name, Access::Read),
+            |file| Ok(Some(file)),
+        ) {
             Ok(Some(file)) => file,
             Ok(None) => return Some(Err(whole(0))),
             Err(error) => return Some(self.disk(error)),

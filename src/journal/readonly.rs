@@ -30,6 +30,9 @@ pub struct JournalView {
     report: RecoveryReport,
     damage: Option<Damage>,
     owner: SessionId,
+    /// The active segment. A new owner replaces it by a fresh file and removes its name; what was
+    /// in it when the view was opened stays readable here.
+    active: Option<OpenFile>,
 }
 
 impl JournalView {
@@ -69,8 +72,20 @@ impl JournalView {
                     report: RecoveryReport::fresh(manifest.epoch),
                     damage: None,
                     owner,
+                    active: None,
                 }),
-                Decision::Recovered(recovered) => Ok(Self::whole(directory, owner, &recovered)),
+                Decision::Recovered(recovered) => {
+                    let active = directory
+                        .open_segment(&recovered.active.name, Access::Read)
+                        .map_err(OpenError::Disk)?;
+                    if active.is_none() && attempt < ATTEMPTS {
+                        // Replaced since it was read: there is a newer manifest.
+                        continue;
+                    }
+                    let mut view = Self::whole(directory, owner, &recovered);
+                    view.active = active;
+                    Ok(view)
+                }
                 Decision::Damaged(_) if attempt < ATTEMPTS => continue,
                 Decision::Damaged(damage) => {
                     let (spans, watermark) = salvage(&directory, &kept).map_err(OpenError::Disk)?;
@@ -84,6 +99,7 @@ impl JournalView {
                         report,
                         damage: Some(damage),
                         owner,
+                        active: None,
                     })
                 }
             };
@@ -125,6 +141,7 @@ impl JournalView {
             report,
             damage: None,
             owner,
+            active: None,
         }
     }
 
@@ -156,6 +173,7 @@ impl JournalView {
             from,
             self.report.watermark,
         )
+        .pinned(self.active.clone())
     }
 
     /// The first Lsn of the last segment that holds records: reading from here reads the tail only.
@@ -246,12 +264,12 @@ fn salvage_segment(
     let mut first = None;
     for found in search_headers(&mut window, &place, FRAMES, limit)? {
         claim = claim.max(found.header.watermark);
-        if let At::Frame(header) = look(&mut window, &place, found.offset, limit)? {
-            if header.lsn > span.last {
-                first.get_or_insert(header.lsn);
-                span.end = found.end();
-                span.last = Lsn::new(header.next_lsn().get() - 1);
-            }
+        if let At::Frame(header) = look(&mut window, &place, found.offset, limit)?
+            && header.lsn > span.last
+        {
+            first.get_or_insert(header.lsn);
+            span.end = found.end();
+            span.last = Lsn::new(header.next_lsn().get() - 1);
         }
     }
     // With the segments before it lost, the first frame says where the segment begins.

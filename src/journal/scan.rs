@@ -112,7 +112,7 @@ pub(crate) struct Scan {
 
 /// Scans from the first frame: a position holds a frame if both checksums are right for (log,
 /// segment, offset), its Lsn is the expected one and its epoch is not lower than that of the frame
-/// before (`recovery.md` 2).
+/// before (`docs/guarantees.md` 2).
 pub(crate) fn scan(
     window: &mut Window,
     place: &Place,

@@ -1,32 +1,22 @@
 //! The writer: who holds it holds the commit token. One group is in flight at a time (W1): frames
 //! are stamped, written at their offset, synced, and only then do they count.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::create::{self, MakeError};
-use super::directory::{Directory, OpenFile, Ownership, PublishError};
-use super::error::{AppendError, CloseError, Fault, FaultCause, NotCommitted};
+use super::directory::{Directory, OpenFile, Ownership};
+use super::error::{AppendError, Fault, FaultCause, NotCommitted};
 use super::footer::Footer;
 use super::frame::{self, Header, Place};
-use super::manifest::{End, Manifest, SegmentEntry};
+use super::manifest::SegmentEntry;
 use super::names::SegmentName;
 use super::recovery::Settled;
 use super::scan::Found;
-use super::segment::{BLOCK, FRAMES, SEAL, SLOTS, Seal, Slot, StaticHeader};
-use super::spans::{Span, Spans};
+use super::segment::{FRAMES, StaticHeader};
+use super::spans::Spans;
+use super::tails::{Tail, Tails};
 use super::{Carry, FrameKind, JournalOptions, Lsn, NewRecord, Receipt, Seq};
 use crate::identity::SessionId;
 use crate::vfs::Lock;
-
-/// The last record of a session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Tail {
-    pub(crate) seq: Seq,
-    pub(crate) lsn: Lsn,
-}
-
-pub(crate) type Tails = HashMap<SessionId, Tail>;
 
 /// A frame of a group before it is stamped. The payload checksum is computed by the caller,
 /// outside the token (W1).
@@ -50,27 +40,27 @@ impl<'a> Unstamped<'a> {
 
 #[derive(Debug)]
 pub(crate) struct Writer {
-    directory: Directory,
-    ownership: Ownership,
-    lock: Option<Box<dyn Lock>>,
-    options: JournalOptions,
-    carry: Arc<dyn Carry>,
-    place: Place,
-    name: SegmentName,
-    capacity: u64,
-    file: OpenFile,
+    pub(super) directory: Directory,
+    pub(super) ownership: Ownership,
+    pub(super) lock: Option<Box<dyn Lock>>,
+    pub(super) options: JournalOptions,
+    pub(super) carry: Arc<dyn Carry>,
+    pub(super) place: Place,
+    pub(super) name: SegmentName,
+    pub(super) capacity: u64,
+    pub(super) file: OpenFile,
     /// Where the next frame goes.
-    position: u64,
+    pub(super) position: u64,
     /// The last durable Lsn: the watermark of the next group.
-    last: Lsn,
+    pub(super) last: Lsn,
     /// Frames in the active segment.
-    count: u64,
-    footer: Footer,
-    tails: Tails,
-    spans: Spans,
+    pub(super) count: u64,
+    pub(super) footer: Footer,
+    pub(super) tails: Tails,
+    pub(super) spans: Spans,
     /// The successor, listed in the manifest and zeroed (W4, W7).
-    successor: Option<(SegmentEntry, StaticHeader, OpenFile)>,
-    fault: Option<Fault>,
+    pub(super) successor: Option<(SegmentEntry, StaticHeader, OpenFile)>,
+    pub(super) fault: Option<Fault>,
 }
 
 impl Writer {
@@ -263,210 +253,5 @@ impl Writer {
         self.position += length;
         self.spans.advance(self.position, self.last);
         Receipt { first, records }
-    }
-
-    /// Makes the next segment the active one (W7): successor listed, seal written and synced, first
-    /// frame into it.
-    fn roll(&mut self, needed: u64) -> Result<(), NotCommitted> {
-        let (entry, header, file) = match self.successor.take() {
-            Some(successor) => successor,
-            None => self.prepare(needed)?,
-        };
-        self.seal(&entry, &header)
-            .map_err(|cause| NotCommitted::Faulted(self.poison(cause)))?;
-        let sealed_end = self.position;
-        self.file = file;
-        self.name = header.name;
-        self.place = entry.place();
-        self.capacity = header.capacity;
-        self.position = FRAMES;
-        self.count = 0;
-        self.footer = Footer::new(self.last);
-        // Its end stands in the seal now; the next manifest names it too.
-        if let Some(sealed) = self
-            .ownership
-            .manifest
-            .segments
-            .iter_mut()
-            .rev()
-            .find(|sealed| sealed.name != entry.name && sealed.end.is_none())
-        {
-            sealed.end = Some(End {
-                offset: sealed_end,
-                last: self.last,
-            });
-        }
-        self.spans.push(Span::empty(entry, self.last));
-        Ok(())
-    }
-
-    /// Makes the next segment as a file of its own, zeroed and synced, and lists it (W4, W6). A full
-    /// disk shows here, before a byte of a record is written.
-    fn prepare(
-        &mut self,
-        needed: u64,
-    ) -> Result<(SegmentEntry, StaticHeader, OpenFile), NotCommitted> {
-        let header = StaticHeader {
-            log: self.ownership.manifest.log,
-            name: SegmentName {
-                number: self.name.number + 1,
-                generation: 0,
-                epoch: self.ownership.manifest.epoch,
-            },
-            capacity: self.options.capacity_after(self.capacity, needed),
-        };
-        let definite = |error: super::DiskError| {
-            if error.is_full() {
-                NotCommitted::StorageFull(error)
-            } else {
-                NotCommitted::Prepare(error)
-            }
-        };
-        let path = self.directory.file_path(&header.name.to_string());
-        let file = match create::empty_segment(&self.directory, &header) {
-            Ok(file) => file,
-            Err(MakeError::Sync(error)) => {
-                return Err(NotCommitted::Faulted(self.poison(FaultCause::Sync(error))));
-            }
-            Err(other) => return Err(definite(other.disk(&path))),
-        };
-        if let Err(error) = self.directory.sync() {
-            let cause = FaultCause::Directory(error);
-            return Err(NotCommitted::Faulted(self.poison(cause)));
-        }
-        let entry = SegmentEntry {
-            name: header.name,
-            end: None,
-            log: header.log,
-            session: SessionId::nil(),
-        };
-        let mut manifest = Manifest {
-            number: self.ownership.manifest.number + 1,
-            ..self.ownership.manifest.clone()
-        };
-        manifest.segments.push(entry);
-        let random = super::recovery::random_word().unwrap_or(self.ownership.manifest.number);
-        match Ownership::publish(&self.directory, manifest, random) {
-            Ok(ownership) => self.ownership = ownership,
-            Err(PublishError::Disk(error)) => {
-                // Not listed, so it is nothing; made again under the same name by the next try.
-                let _ = self.directory.remove(&header.name.to_string());
-                return Err(definite(error));
-            }
-            Err(PublishError::Sync(error)) => {
-                let cause = FaultCause::Directory(error);
-                return Err(NotCommitted::Faulted(self.poison(cause)));
-            }
-            Err(PublishError::Overtaken) => {
-                let cause = FaultCause::Overtaken {
-                    path: self.directory.path().to_owned(),
-                };
-                return Err(NotCommitted::Faulted(self.poison(cause)));
-            }
-        }
-        if let Err(error) = self.ownership.remove_older(&self.directory) {
-            tracing::warn!(%error, "an older manifest could not be removed; the next opening does it");
-        }
-        Ok((entry, header, file))
-    }
-
-    /// Footer and seal of the active segment, synced. The footer can be rebuilt, so on a full disk
-    /// the segment is sealed without one.
-    fn seal(
-        &mut self,
-        _successor: &SegmentEntry,
-        _header: &StaticHeader,
-    ) -> Result<(), FaultCause> {
-        self.footer.carry = self.carry.carry(self.last);
-        let bytes = self.footer.encode(&self.place);
-        let offset = self.position.next_multiple_of(BLOCK);
-        let footer = match self.file.write_all(&bytes, offset) {
-            Ok(()) => Some((offset, bytes.len() as u32)),
-            Err(error) if error.is_full() => None,
-            Err(error) => return Err(FaultCause::Write(error)),
-        };
-        let seal = Seal {
-            end: self.position,
-            last: self.last,
-            count: self.count,
-            footer,
-            epoch: self.ownership.manifest.epoch,
-        };
-        self.file
-            .write_all(&seal.encode(&self.place), SEAL)
-            .map_err(FaultCause::Write)?;
-        self.file.sync().map_err(FaultCause::Sync)?;
-        // The trim needs no order and no sync: behind the footer there are only zeros.
-        let end = footer.map_or(self.position, |(offset, length)| offset + u64::from(length));
-        if end < FRAMES + self.capacity {
-            if let Err(error) = self.file.set_len(end) {
-                tracing::debug!(%error, "a sealed segment could not be trimmed");
-            }
-        }
-        Ok(())
-    }
-
-    /// A clean close: both slots, sync, file cut to its tail, sync (W8). After a fault nothing is
-    /// written (W10).
-    pub(crate) fn close(&mut self) -> Result<(), CloseError> {
-        if let Some(fault) = &self.fault {
-            let fault = fault.clone();
-            self.lock = None;
-            return Err(CloseError::Faulted(fault));
-        }
-        if self.lock.is_none() {
-            return Ok(());
-        }
-        let outcome = self.close_cleanly();
-        self.lock = None;
-        outcome
-    }
-
-    fn close_cleanly(&mut self) -> Result<(), CloseError> {
-        // An active segment above the limit is rolled, so that the next opening has little to copy
-        // (W9). Without space for that it is left as it is: the next opening closes it.
-        if self.position - FRAMES > self.options.supersede_limit {
-            match self.roll(0) {
-                Err(NotCommitted::Faulted(fault)) => return Err(CloseError::Faulted(fault)),
-                Err(reason) => tracing::debug!(%reason, "closing without a roll"),
-                Ok(()) => {}
-            }
-        }
-        let written = self.write_slots(true).and_then(|()| {
-            self.file.set_len(self.position)?;
-            self.file.sync()
-        });
-        written.map_err(|error| {
-            self.poison(FaultCause::Sync(error.clone()));
-            CloseError::Disk(error)
-        })
-    }
-
-    /// Both slots, synced.
-    fn write_slots(&self, clean: bool) -> Result<(), super::DiskError> {
-        let slot = Slot {
-            watermark: self.last,
-            tail: self.position,
-            epoch: self.ownership.manifest.epoch,
-            clean,
-        };
-        for offset in SLOTS {
-            self.file
-                .write_all(&slot.encode(&self.place, offset), offset)?;
-        }
-        self.file.sync()
-    }
-
-    /// Writes the witness slots of an idle journal, so that the last group is vouched for outside
-    /// its block (W8).
-    pub(crate) fn witness(&mut self) -> Result<(), AppendError> {
-        if let Some(fault) = &self.fault {
-            return Err(NotCommitted::Faulted(fault.clone()).into());
-        }
-        if self.lock.is_none() {
-            return Err(NotCommitted::Closed.into());
-        }
-        self.write_slots(false)
-            .map_err(|error| AppendError::Unknown(self.poison(FaultCause::Sync(error))))
     }
 }

@@ -129,10 +129,10 @@ impl Store {
             }
         }
         for entry in view.read(view.tail()).flatten() {
-            if entry.kind == FrameKind::Record {
-                if let Ok(Some((committed, _))) = decode(id, &entry, limits) {
-                    take(committed.event(), committed.seq());
-                }
+            if entry.kind == FrameKind::Record
+                && let Ok(Some((committed, _))) = decode(id, &entry, limits)
+            {
+                take(committed.event(), committed.seq());
             }
         }
         let empty = listed.last_seq == Seq::ZERO && listed.damage.is_none();

@@ -1,9 +1,10 @@
 //! The store: sessions over journals.
 //!
 //! [`Store`] opens a directory, [`Session`] is one agent session in it, [`Loop`] and [`Turn`] commit
-//! steps for hosts that have a loop of their own. The commit boundary is in `session`, the fold that
+//! steps for hosts that have a loop of their own. The commit boundary is in `boundary`, the fold that
 //! makes state of events in `state`, opening after a crash in `open`.
 
+mod boundary;
 mod committed;
 #[cfg(feature = "runtime")]
 mod companion;
@@ -23,6 +24,7 @@ mod turn;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use boundary::Observer;
 pub use committed::{Committed, Outcome};
 pub use draft::{Draft, StepDraft};
 pub use error::{
@@ -33,7 +35,7 @@ pub use listing::{Listed, SessionEntry, SessionStatus, VerifyReport};
 pub use open::OpenReport;
 pub use options::{Layout, StoreOptions};
 pub use replay::Replay;
-pub use session::{Mode, Observer, Session};
+pub use session::{Mode, Session};
 pub use state::{HistoryItem, OpenTurn, PendingGate};
 #[cfg(feature = "runtime")]
 pub(crate) use turn::{Group, Last};

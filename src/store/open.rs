@@ -4,11 +4,12 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::boundary::SessionCore;
 use super::committed::Committed;
 use super::log::{Log, OwnJournal, ViewedJournal};
 use super::options::StoreOptions;
 use super::replay::{Order, decode};
-use super::session::{Mode, Session, SessionCore};
+use super::session::{Mode, Session};
 use super::state::{OpenTurn, PendingGate, SessionState};
 use super::{IoThread, ReplayError, SessionError};
 use crate::event::{

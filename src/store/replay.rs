@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::ReplayError;
+use super::boundary::SessionCore;
 use super::committed::Committed;
-use super::session::SessionCore;
 use crate::event::{Decoded, Key, Limits, decode_record};
 use crate::identity::SessionId;
 use crate::journal::{Entry, ReadError, Seq};
@@ -98,7 +98,7 @@ impl Replay {
         let from = from.max(Seq::new(1));
         Replay {
             session: core.id,
-            limits: core.limits.clone(),
+            limits: core.limits,
             entries: core.log.read(from),
             order: Order::from(from),
             held: None,

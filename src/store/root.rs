@@ -65,7 +65,7 @@ pub(super) fn read(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<Option<Layout>, Sto
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(Operation::Open, &error).into()),
     };
-    let mut bytes = vec![0; LEN + 1];
+    let mut bytes = [0; LEN + 1];
     let mut filled = 0;
     while let Some(rest) = bytes.get_mut(filled..).filter(|rest| !rest.is_empty()) {
         match file.read_at(rest, filled as u64) {

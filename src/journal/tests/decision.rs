@@ -125,7 +125,7 @@ fn slot(watermark: u64, tail: u64, clean: bool) -> Slot {
 
 fn recovered(evidence: Evidence) -> Recovered {
     match decide(evidence) {
-        Decision::Recovered(recovered) => recovered,
+        Decision::Recovered(recovered) => *recovered,
         other => panic!("{other:?}"),
     }
 }
