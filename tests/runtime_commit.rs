@@ -252,6 +252,55 @@ async fn a_model_that_answers_a_cancellation_with_its_end_or_an_error_changes_no
 }
 
 #[tokio::test]
+async fn an_answer_without_end_or_pause_can_be_cancelled() {
+    let mut world = world();
+    let model = |_: ModelRequest| {
+        ModelStream::ready(std::iter::repeat_with(|| Ok(ModelEvent::text(0, ""))))
+    };
+    let agent = spawn(&mut world, AgentSpec::new(model));
+    let mut events = agent.subscribe(From::now(), Filter::all());
+    let turn = start(&agent, "go");
+    until(&mut events, Kind::TokenDelta).await;
+    assert_eq!(agent.interrupt().await, Ok(true));
+    assert_interrupted(&world, &turn.await.unwrap().unwrap(), 0);
+}
+
+#[tokio::test]
+async fn what_goes_on_beside_a_step_is_told_when_the_step_is_discarded() {
+    // The model's work, when its answer is refused.
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let tell = told.clone();
+    let model = move |request: ModelRequest| {
+        tell.lock().unwrap().push(request.cancel);
+        let large = request.step_index == 1;
+        ModelStream::ready(match large {
+            true => says(&"x".repeat(2000)),
+            false => calls(&[("1", "watch", b"{}")]),
+        })
+    };
+    let tell = told.clone();
+    let watch = act("watch", move |input: ToolInput| {
+        tell.lock().unwrap().push(input.cancel);
+        async { ToolOutput::text("seen") }
+    });
+    let limits = TurnLimits {
+        reply_bytes: 1000,
+        ..TurnLimits::default()
+    };
+    let mut world = world();
+    let agent = spawn(&mut world, AgentSpec::new(model).tool(watch).limits(limits));
+    let outcome = agent.run_turn("go").await.unwrap();
+    assert_eq!(error_of(&outcome), ErrorKind::Unknown);
+    let told: Vec<bool> = told
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|cancel| cancel.is_cancelled())
+        .collect();
+    assert_eq!(told, [false, false, true]);
+}
+
+#[tokio::test]
 async fn cancelled_while_tools_run_the_whole_batch_is_absent() {
     let mut world = world();
     let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();

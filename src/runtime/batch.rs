@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use super::contain::{Contained, Panicked};
 use super::step::CommitCandidate;
@@ -40,10 +41,13 @@ impl ToolBatch {
     /// on; a cancellation discards all.
     pub(super) async fn run(self, context: &StepContext<'_>) -> Result<CommitCandidate, Stop> {
         self.check_ids()?;
+        let cancel = context.cancel.child_token();
+        // What tools do beside their futures is told when the batch is discarded.
+        let unwanted = cancel.clone().drop_guard();
         let mut decided = Vec::new();
         let mut prepared = Vec::with_capacity(self.calls.len());
         for call in &self.calls {
-            prepared.push(prepare(call, context, &mut decided)?);
+            prepared.push(prepare(call, context, &cancel, &mut decided)?);
         }
         // All have started before any runs.
         for (call, prepared) in self.calls.iter().zip(&prepared) {
@@ -54,6 +58,7 @@ impl ToolBatch {
             });
         }
         let outputs = run_all(prepared, context).await?;
+        unwanted.disarm();
         let results = self.calls.iter().zip(outputs).map(|(call, output)| {
             let result = match output.is_error {
                 true => ToolResultMessage::error,
@@ -82,11 +87,22 @@ impl ToolBatch {
 fn prepare(
     call: &RawToolCall,
     context: &StepContext<'_>,
+    cancel: &CancellationToken,
     decided: &mut Vec<Body>,
 ) -> Result<Prepared, Stop> {
     let execution =
         ToolExecutionId::try_new().map_err(|error| Stop::failed(ErrorKind::Unknown, error))?;
     let run = admit(call, execution, context, decided);
+    let run = run.map(|(tool, json)| {
+        let input = ToolInput {
+            json,
+            call_id: call.id.clone(),
+            execution,
+            coordinates: context.at,
+            cancel: cancel.child_token(),
+        };
+        (tool, input)
+    });
     Ok(Prepared { execution, run })
 }
 
@@ -95,7 +111,7 @@ fn admit(
     execution: ToolExecutionId,
     context: &StepContext<'_>,
     decided: &mut Vec<Body>,
-) -> Result<(Arc<dyn Tool>, ToolInput), ToolOutput> {
+) -> Result<(Arc<dyn Tool>, RawJson), ToolOutput> {
     let name = &call.name;
     let Some(tool) = context.agent.tools.get(name) else {
         return Err(ToolOutput::error(format!("there is no tool {name:?}")));
@@ -119,14 +135,7 @@ fn admit(
             return Err(output);
         }
     }
-    let input = ToolInput {
-        json,
-        call_id: call.id.clone(),
-        execution,
-        coordinates: context.at,
-        cancel: context.cancel.child_token(),
-    };
-    Ok((tool.clone(), input))
+    Ok((tool.clone(), json))
 }
 
 /// The raw view of a call's input decides: what the model wrote runs, or nothing does.

@@ -82,7 +82,8 @@ pub enum RunError {
         /// The limit.
         limit: usize,
     },
-    /// The loop was shut down, or its runtime ended.
+    /// The loop was shut down; or its runtime ended, and then the turn may have begun: the next
+    /// opening of the session closes it.
     #[error("the loop has ended; spawn it again")]
     Ended,
     /// The session is faulted.
@@ -201,10 +202,11 @@ impl LoopHandle {
     }
 
     /// Runs a turn and waits for its end. While another one runs it waits its turn, first come,
-    /// first served. Dropping the future changes nothing once it was polled: the turn runs on.
+    /// first served. Once the loop's task has taken it, dropping the future changes nothing: the
+    /// turn runs on, and [`LoopHandle::interrupt`] ends it.
     ///
     /// # Errors
-    /// [`RunError`]: the turn did not begin. A turn that began always gives an outcome.
+    /// [`RunError`]: the turn did not begin. A turn that began gives an outcome.
     pub async fn run_turn(&self, message: impl Into<UserMessage>) -> Result<TurnOutcome, RunError> {
         let (answer, outcome) = oneshot::channel();
         let input = Input {

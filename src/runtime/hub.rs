@@ -10,8 +10,8 @@ use std::task::Waker;
 
 use tokio::sync::watch;
 
-use super::Live;
-use super::subscription::{Filter, From, Inbox, Subscription};
+use super::subscription::{Inbox, Subscription};
+use super::{Filter, From, Live};
 use crate::event::{Header, LoopIdle, SessionActive, SessionIdle};
 use crate::identity::{Coordinates, LoopId, SessionId};
 use crate::journal::{Fault, Seq};
@@ -26,7 +26,8 @@ pub struct HubOptions {
     pub recent_bytes: usize,
     /// Live events that may wait for one subscriber; 256 by default.
     pub live_queue: usize,
-    /// Records that one subscriber reads from the log at once; 64 by default.
+    /// Records that one subscriber reads from the log at once, at most (and at most one more than
+    /// `recent_bytes` hold); 64 by default.
     pub page: usize,
 }
 

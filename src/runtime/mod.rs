@@ -2,7 +2,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `hub`, `subscription`, `live` | publication: enduring events as [`Committed`](crate::store::Committed) only (P2), live ones beside them |
+//! | `hub`, `subscription`, `filter`, `live` | publication: enduring events as [`Committed`](crate::store::Committed) only (P2), live ones beside them |
 //! | `model`, `tool`, `gate` | what a host brings: [`Model`], [`Tool`], [`Policy`] |
 //! | `agent`, `handle` | [`AgentSpec`], [`LoopHandle`], [`TurnOutcome`] |
 //! | `actor` | the task that owns a loop |
@@ -15,6 +15,7 @@ mod actor;
 mod agent;
 mod batch;
 mod contain;
+mod filter;
 mod gate;
 mod handle;
 mod hub;
@@ -28,10 +29,11 @@ mod tool;
 mod turn;
 
 pub use agent::{AgentSpec, TurnLimits};
+pub use filter::{Filter, From, LoopScope};
 pub use gate::{Decision, Policy, ToolCall};
 pub use handle::{LoopHandle, LoopSnapshot, RunError, SpawnError, TurnEnd, TurnOutcome};
 pub use hub::{Hub, HubOptions, IdleError};
 pub use live::{Live, LiveBody};
 pub use model::{Model, ModelError, ModelEvent, ModelRequest, ModelSender, ModelStream};
-pub use subscription::{Delivery, Filter, From, LoopScope, StreamEnd, Subscription};
+pub use subscription::{Delivery, StreamEnd, Subscription};
 pub use tool::{Tool, ToolFuture, ToolInput, ToolOutput, ToolSpec};

@@ -2,6 +2,9 @@
 //! [`Streaming`] → [`Materialized`] → ([`ToolBatch`] →) [`CommitCandidate`] → [`CommittedStep`].
 //! Every state but the last is discarded by dropping it.
 
+use tokio::task::coop::consume_budget;
+use tokio_util::sync::DropGuard;
+
 use super::batch::ToolBatch;
 use super::reply::Accumulator;
 use super::turn::{StepContext, Stop};
@@ -16,29 +19,36 @@ pub(super) struct Streaming<'a> {
     stream: ModelStream,
     reply: Accumulator,
     usage: Option<Usage>,
+    /// Tells what goes on beside the stream when the answer is no longer wanted.
+    unwanted: DropGuard,
 }
 
 impl<'a> Streaming<'a> {
     pub(super) fn begin(context: &'a StepContext<'a>) -> Streaming<'a> {
+        let cancel = context.cancel.child_token();
+        let unwanted = cancel.clone().drop_guard();
         let request = ModelRequest {
             messages: context.session.loop_context(context.at.loop_id),
             tools: context.agent.specs.clone(),
             coordinates: context.at,
             turn_index: context.turn_index,
             step_index: context.step_index,
-            cancel: context.cancel.child_token(),
+            cancel,
         };
         Streaming {
             context,
             stream: context.agent.model.stream(request),
             reply: Accumulator::new(context.agent.limits.reply_bytes),
             usage: None,
+            unwanted,
         }
     }
 
     /// The whole answer. A cancellation or a failure on the way discards all of it.
     pub(super) async fn materialize(mut self) -> Result<Materialized, Stop> {
         loop {
+            // An answer that is always ready must not keep the actor from its commands.
+            consume_budget().await;
             let item = tokio::select! {
                 biased;
                 () = self.context.cancel.cancelled() => return Err(Stop::Cancelled),
@@ -66,6 +76,7 @@ impl<'a> Streaming<'a> {
         }
         // Or with the end of its answer.
         self.context.go_on()?;
+        self.unwanted.disarm();
         let reply = self.reply.finish();
         if reply.is_empty_response() {
             let why = "the answer of the model holds nothing";

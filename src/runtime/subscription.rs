@@ -1,6 +1,6 @@
 //! One watcher of a session.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,103 +8,11 @@ use std::task::{Context, Poll, Waker};
 
 use futures_core::Stream;
 
-use super::hub::{At, End, HubCore};
-use crate::event::{Event, Scope};
-use crate::identity::{LoopId, Visibility};
+use super::Filter;
+use super::hub::{At, End, HubCore, HubOptions};
+use crate::event::Event;
 use crate::journal::{Fault, Seq};
 use crate::store::{Committed, IoThreadGone, Replay, ReplayError, Session, Ticket};
-
-/// Where a subscription begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum From {
-    /// With the committed event at this sequence, or the first after it.
-    Seq(Seq),
-    /// With what is committed from now on.
-    Now,
-}
-
-impl From {
-    /// From a sequence on; 1 is the first.
-    pub fn seq(seq: u64) -> From {
-        From::Seq(Seq::new(seq))
-    }
-
-    /// From now on.
-    pub fn now() -> From {
-        From::Now
-    }
-}
-
-/// Of which loops events are wanted.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum LoopScope {
-    /// Of none.
-    #[default]
-    None,
-    /// Of these.
-    Only(BTreeSet<LoopId>),
-    /// Of all.
-    All,
-}
-
-impl LoopScope {
-    fn has(&self, loop_id: LoopId) -> bool {
-        match self {
-            LoopScope::None => false,
-            LoopScope::Only(loops) => loops.contains(&loop_id),
-            LoopScope::All => true,
-        }
-    }
-}
-
-/// What a subscription wants. Events of the session itself always pass, internal ones never.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Filter {
-    /// The loops whose committed events are wanted.
-    pub enduring: LoopScope,
-    /// The loops whose live events are wanted.
-    pub live: LoopScope,
-}
-
-impl Filter {
-    /// Everything.
-    pub fn all() -> Filter {
-        Filter {
-            enduring: LoopScope::All,
-            live: LoopScope::All,
-        }
-    }
-
-    /// What is committed, and nothing live.
-    pub fn committed() -> Filter {
-        Filter {
-            enduring: LoopScope::All,
-            live: LoopScope::None,
-        }
-    }
-
-    /// What belongs to one loop.
-    pub fn of_loop(loop_id: LoopId) -> Filter {
-        let only = LoopScope::Only(BTreeSet::from([loop_id]));
-        Filter {
-            enduring: only.clone(),
-            live: only,
-        }
-    }
-
-    pub(super) fn admits(&self, event: &Event) -> bool {
-        let loops = if event.kind().class().is_enduring() {
-            &self.enduring
-        } else {
-            &self.live
-        };
-        event.header.visibility == Visibility::Public
-            && match event.scope() {
-                Scope::Session => event.kind().class().is_enduring() || *loops != LoopScope::None,
-                Scope::Loop => loops.has(event.header.coordinates.loop_id),
-            }
-    }
-}
 
 /// One event as it is delivered.
 #[derive(Debug, Clone, PartialEq)]
@@ -230,18 +138,20 @@ struct Page {
 }
 
 impl Page {
-    /// Reads up to `limit` records. What is not published yet comes by the hub.
-    fn read(mut reading: Reading, from: Seq, limit: usize) -> Page {
+    /// Reads until it has enough records or bytes. What is not published yet comes by the hub.
+    fn read(mut reading: Reading, from: Seq, options: &HubOptions) -> Page {
         let mut page = Page {
             events: Vec::new(),
             next: from,
             replay: None,
             error: None,
         };
-        while page.events.len() < limit.max(1) {
+        let mut bytes = 0;
+        while page.events.len() < options.page.max(1) && bytes < options.recent_bytes.max(1) {
             match reading.replay.next() {
                 Some(Ok(committed)) if committed.seq() <= reading.upto => {
                     page.next = committed.seq().next();
+                    bytes += committed.encoded_len();
                     page.events.push(committed);
                 }
                 Some(Err(error)) => {
@@ -389,14 +299,14 @@ impl Subscription {
     }
 
     fn read(&mut self, upto: Seq) {
-        let (from, limit) = (self.next, self.hub.options.page);
+        let (from, options) = (self.next, self.hub.options);
         let replay = self.replay.take();
         self.reading = Some(self.session.run(move |session| {
             let reading = replay.unwrap_or_else(|| Reading {
                 replay: session.replay(from),
                 upto,
             });
-            Page::read(reading, from, limit)
+            Page::read(reading, from, &options)
         }));
     }
 
