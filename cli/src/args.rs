@@ -1,0 +1,128 @@
+//! The arguments of the command line.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+/// An embedded, crash-safe store for agent loops: look into a store, verify it, see it keep its
+/// promise.
+#[derive(Debug, Parser)]
+#[command(name = "stepwell", version, max_term_width = 100)]
+#[command(after_help = "Exit status: 0 ok, 1 damage found or the operation failed, 2 wrong usage.")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List the sessions of a store.
+    Sessions(SessionsArgs),
+    /// Show the committed messages of a session.
+    History(HistoryArgs),
+    /// Read everything and say what is damaged.
+    Verify(VerifyArgs),
+    /// Print every record of a session's log, one JSON object each.
+    Dump(DumpArgs),
+    /// Kill a working agent again and again, and check that nothing acknowledged is lost.
+    Demo(DemoArgs),
+    /// The process that the demo kills.
+    #[command(hide = true)]
+    DemoChild(ChildArgs),
+}
+
+/// Of `sessions`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SessionsArgs {
+    /// The store's directory.
+    pub(crate) dir: PathBuf,
+    /// One JSON object per line.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Of `history`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct HistoryArgs {
+    /// The store's directory.
+    pub(crate) dir: PathBuf,
+    /// The session's id, or the beginning of it.
+    pub(crate) session: String,
+    /// As it was when the record with this sequence was the last one.
+    #[arg(long, value_name = "SEQ", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) at: Option<u64>,
+    /// The loop, by its name; the first one otherwise.
+    #[arg(long = "loop", value_name = "NAME")]
+    pub(crate) loop_name: Option<String>,
+    /// One JSON object per line.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Of `verify`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct VerifyArgs {
+    /// The store's directory.
+    pub(crate) dir: PathBuf,
+    /// The session's id, or the beginning of it; all sessions otherwise.
+    pub(crate) session: Option<String>,
+    /// One JSON object per line.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Of `dump`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DumpArgs {
+    /// The store's directory.
+    pub(crate) dir: PathBuf,
+    /// The session's id, or the beginning of it.
+    pub(crate) session: String,
+    /// One JSON object per line; spread over lines for reading otherwise.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Of `demo`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DemoArgs {
+    /// A new or empty directory to work in and to keep; a temporary one otherwise.
+    #[arg(long)]
+    pub(crate) dir: Option<PathBuf>,
+    /// How often the agent is killed.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(..=100_000))]
+    pub(crate) kills: u64,
+    /// What script and kills are drawn from; the clock otherwise.
+    #[arg(long)]
+    pub(crate) seed: Option<u64>,
+    /// A Claude Code transcript (JSON lines) to replay instead of a made-up script.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) transcript: Option<PathBuf>,
+    /// One JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Of the hidden `demo-child`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ChildArgs {
+    #[arg(long)]
+    pub(crate) dir: PathBuf,
+    #[arg(long)]
+    pub(crate) seed: u64,
+    #[arg(long)]
+    pub(crate) transcript: Option<PathBuf>,
+    #[arg(long)]
+    pub(crate) finish: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_definition_is_sound() {
+        super::Args::command().debug_assert();
+    }
+}

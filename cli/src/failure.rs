@@ -1,0 +1,88 @@
+//! Why a command could not do its work, in words for the person at the terminal.
+
+use std::io;
+use std::path::PathBuf;
+
+use stepwell::identity::SessionId;
+use stepwell::journal::OpenError;
+use stepwell::store::{SessionError, StoreError};
+
+use crate::demo::{ChildError, DemoError};
+
+/// Why a command failed. Its text says what to do.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// The store could not be opened or listed.
+    #[error("{0}{advice}", advice = store_advice(.0))]
+    Store(#[from] StoreError),
+    /// A session could not be opened.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// The journal of a session could not be opened.
+    #[error(transparent)]
+    Journal(#[from] OpenError),
+    /// No session has an id that begins so.
+    #[error("no session begins with '{given}'; list them with 'stepwell sessions {}'", dir.display())]
+    NoSuchSession {
+        /// What was given.
+        given: String,
+        /// The store.
+        dir: PathBuf,
+    },
+    /// Several sessions have an id that begins so.
+    #[error("'{given}' is ambiguous: {}; give more of the id", some_of(matches))]
+    Ambiguous {
+        /// What was given.
+        given: String,
+        /// The sessions that it may mean.
+        matches: Vec<SessionId>,
+    },
+    /// The session has no loop of that name.
+    #[error("the session has no loop '{given}'; it has {}", known.join(", "))]
+    NoSuchLoop {
+        /// What was given.
+        given: String,
+        /// The names that it has.
+        known: Vec<String>,
+    },
+    /// The demo could not be carried out.
+    #[error(transparent)]
+    Demo(#[from] DemoError),
+    /// The demo's child could not go on.
+    #[error(transparent)]
+    Child(#[from] ChildError),
+    /// The output could not be written.
+    #[error("the output could not be written: {0}; redirect it elsewhere")]
+    Output(io::Error),
+    /// A value could not be written as JSON.
+    #[error("a value could not be written as JSON: {0}; please report this")]
+    Json(#[from] serde_json::Error),
+}
+
+fn store_advice(error: &StoreError) -> &'static str {
+    match error {
+        StoreError::NotFound { .. } => "; give the directory that holds its STORE file",
+        _ => "",
+    }
+}
+
+/// The first few of the sessions that a prefix may mean.
+fn some_of(matches: &[SessionId]) -> String {
+    const SHOWN: usize = 3;
+    let mut names: Vec<String> = matches
+        .iter()
+        .take(SHOWN)
+        .map(ToString::to_string)
+        .collect();
+    if matches.len() > SHOWN {
+        names.push(format!("{} more", matches.len() - SHOWN));
+    }
+    names.join(", ")
+}
+
+/// Folds a text into one line without control characters: errors of the system and of parsers may
+/// have several lines, and names may hold anything.
+pub(crate) fn one_line(text: &str) -> String {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    crate::output::visible(&words.join(" "))
+}

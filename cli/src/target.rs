@@ -1,0 +1,40 @@
+//! Finding the session that was meant.
+
+use stepwell::Store;
+use stepwell::identity::SessionId;
+
+use crate::failure::Failure;
+
+/// The session whose id begins with what was given, in any case of letters. For a whole id the others
+/// are not looked at.
+pub(crate) fn session(store: &Store, given: &str) -> Result<SessionId, Failure> {
+    let wanted = given.to_ascii_lowercase();
+    if let Some(id) = whole(store, &wanted) {
+        return Ok(id);
+    }
+    let mut matches: Vec<SessionId> = store
+        .sessions()?
+        .into_iter()
+        .map(|entry| entry.id)
+        .filter(|id| id.to_string().starts_with(&wanted))
+        .collect();
+    match (matches.pop(), matches.is_empty()) {
+        (Some(id), true) if !wanted.is_empty() => Ok(id),
+        (Some(last), _) => {
+            matches.push(last);
+            Err(Failure::Ambiguous {
+                given: given.to_owned(),
+                matches,
+            })
+        }
+        (None, _) => Err(Failure::NoSuchSession {
+            given: given.to_owned(),
+            dir: store.dir().to_owned(),
+        }),
+    }
+}
+
+fn whole(store: &Store, wanted: &str) -> Option<SessionId> {
+    let id: SessionId = wanted.parse().ok()?;
+    store.session_dir(id).is_dir().then_some(id)
+}
