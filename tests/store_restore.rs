@@ -406,3 +406,31 @@ fn restoring_is_cheap_and_steps_do_not_grow() {
     let grown = (payload(&disk) - before) / 100;
     assert!(grown < 1024, "{grown} bytes each");
 }
+
+/// The footer of each sealed segment carries the state as of its last record, and `verify` holds it
+/// against the events.
+#[test]
+fn sealed_segments_carry_the_state_and_it_is_what_the_events_say() {
+    let disk = SimVfs::new();
+    let session = store(&disk).create_session(SessionSpec::new()).unwrap();
+    let id = session.id();
+    for round in 0..4 {
+        let session = match round {
+            0 => session.clone(),
+            _ => store(&disk).open_session(id, Mode::Write).unwrap().0,
+        };
+        let mut loops = loops(&session).unwrap();
+        for (number, script) in fixed_scripts().iter().cycle().take(12).enumerate() {
+            run(&mut loops[script.looped], script, number).unwrap();
+        }
+        drop(loops);
+        session.close().unwrap();
+    }
+    let carries = store(&disk).journal_view(id).unwrap().carries().unwrap();
+    assert!(carries.len() >= 3, "{} carry records", carries.len());
+    let last: serde_json::Value = serde_json::from_slice(&carries.last().unwrap().1).unwrap();
+    assert_eq!(last["loops"].as_array().unwrap().len(), 2);
+    assert!(last["seq"].as_u64().unwrap() > 100);
+    let report = store(&disk).verify(id).unwrap();
+    assert!(report.is_intact(), "{:?}", report.unreadable);
+}

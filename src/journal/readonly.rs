@@ -8,7 +8,8 @@ use super::decision::{Decision, Evidence, ManifestEvidence, Recovered, decide};
 use super::directory::{Directory, OpenFile};
 use super::error::{Damage, DiskError, OpenError};
 use super::evidence::{gather, read_seal, read_static_header};
-use super::manifest::SegmentEntry;
+use super::footer;
+use super::manifest::{End, SegmentEntry};
 use super::names::{Name, SegmentName};
 use super::reader::{Position, Reader, read_at};
 use super::recovery::{foreign, newer};
@@ -180,6 +181,27 @@ impl JournalView {
     pub fn tail(&self) -> Lsn {
         let used = self.spans.iter().rev().find(|span| span.last > span.base);
         used.map_or(Lsn::ZERO, |span| span.base.next())
+    }
+
+    /// The carry records of the finished segments that have one, each with the last Lsn that it
+    /// speaks of.
+    ///
+    /// # Errors
+    /// If the disk fails; a damaged footer is passed over, since it can be rebuilt.
+    pub fn carries(&self) -> Result<Vec<(Lsn, Vec<u8>)>, DiskError> {
+        let mut carries = Vec::new();
+        for span in &self.spans {
+            let end = End {
+                offset: span.end,
+                last: span.last,
+            };
+            if let Some(footer) = footer::load(&self.directory, &span.entry, end, span.base)?
+                && !footer.carry.is_empty()
+            {
+                carries.push((footer.last, footer.carry));
+            }
+        }
+        Ok(carries)
     }
 
     /// Reads the record at a position; `None` if none stands there.

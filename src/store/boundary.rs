@@ -40,7 +40,7 @@ pub(super) struct SessionCore {
     /// Held for a whole commit: it orders them.
     pub(super) boundary: Mutex<Boundary>,
     /// Held for moments only.
-    state: Mutex<SessionState>,
+    state: Arc<Mutex<SessionState>>,
     claimed: Mutex<HashSet<LoopId>>,
     /// What the floor above keeps for the life of the session: its hub.
     #[cfg(feature = "runtime")]
@@ -86,7 +86,7 @@ impl SessionCore {
         limits: Limits,
         factory: Factory,
         io: Arc<IoThread>,
-        state: SessionState,
+        state: Arc<Mutex<SessionState>>,
         recovered: Vec<Committed>,
     ) -> SessionCore {
         SessionCore {
@@ -100,7 +100,7 @@ impl SessionCore {
                 recovered,
                 ..Boundary::default()
             }),
-            state: Mutex::new(state),
+            state,
             claimed: Mutex::new(HashSet::new()),
             #[cfg(feature = "runtime")]
             companion: super::companion::Companion::default(),

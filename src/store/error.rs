@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::event::{DecodeError, EncodeError, Event, Key, PairingError};
 use crate::identity::{LoopId, MintError, SessionId, TurnId};
-use crate::journal::{CloseError, DiskError, Fault, NotCommitted, OpenError, ReadError, Seq};
+use crate::journal::{CloseError, DiskError, Fault, Lsn, NotCommitted, OpenError, ReadError, Seq};
 
 /// Why an event does not fit where the session stands. The caller's fault; nothing was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -120,6 +120,12 @@ pub enum ReplayError {
         seq: Seq,
         /// Whose it is.
         found: SessionId,
+    },
+    /// The state that a sealed segment carries is not what its events say.
+    #[error("the carry record as of {lsn} is not what the events say: please report it")]
+    Carry {
+        /// The last record of the segment.
+        lsn: Lsn,
     },
     /// The record's sequence does not follow the one before.
     #[error("after {expected} comes {found}: records between them are missing")]

@@ -1,7 +1,10 @@
 //! Listing and verifying sessions. Nothing here takes a lock or writes a byte, and one damaged or
 //! unreadable session never hides the others (robustness 27, 51).
 
+use super::carry::CarryRecord;
+use super::committed::Committed;
 use super::replay::{Order, decode};
+use super::state::SessionState;
 use super::{ReplayError, SESSIONS, Store, StoreError, list};
 use crate::event::{Body, Event, Kind};
 use crate::identity::{SessionId, Timestamp};
@@ -155,15 +158,18 @@ impl Store {
             unreadable: Vec::new(),
         };
         let mut order = Order::from(Seq::new(1));
+        let mut fold = Carried::new(&view)?;
         for entry in view.read(Lsn::ZERO) {
             let entry = match entry {
                 Ok(entry) => entry,
                 Err(error) => {
                     order.damage();
+                    fold.stop();
                     report.unreadable.push(error.into());
                     continue;
                 }
             };
+            report.unreadable.extend(fold.disagrees_before(entry.lsn));
             if entry.kind != FrameKind::Record {
                 continue;
             }
@@ -173,14 +179,59 @@ impl Store {
             report.last_seq = entry.seq;
             match decode(id, &entry, &self.inner.options.limits) {
                 Ok(Some((committed, _))) => {
+                    fold.take(&committed);
                     report.events += 1;
                     report.steps += u64::from(committed.event().kind() == Kind::StepDone);
                 }
-                Ok(None) => report.events += 1,
-                Err(error) => report.unreadable.push(error),
+                Ok(None) => {
+                    fold.pass(entry.seq);
+                    report.events += 1;
+                }
+                Err(error) => {
+                    fold.stop();
+                    report.unreadable.push(error);
+                }
             }
         }
         Ok(report)
+    }
+}
+
+/// Holds the carry records of a log against the fold of its events, as far as all can be read.
+struct Carried {
+    carries: std::vec::IntoIter<(Lsn, Vec<u8>)>,
+    next: Option<(Lsn, Vec<u8>)>,
+    state: SessionState,
+}
+
+impl Carried {
+    fn new(view: &JournalView) -> Result<Carried, OpenError> {
+        let mut carries = view.carries().map_err(OpenError::Disk)?.into_iter();
+        Ok(Carried {
+            next: carries.next(),
+            carries,
+            state: SessionState::new(0),
+        })
+    }
+
+    fn take(&mut self, committed: &Committed) {
+        self.state.apply(committed, None, None);
+    }
+
+    fn pass(&mut self, seq: Seq) {
+        self.state.last = seq;
+    }
+
+    fn stop(&mut self) {
+        self.next = None;
+    }
+
+    /// The carry record of what lies before an entry, if it says something else than the events.
+    fn disagrees_before(&mut self, lsn: Lsn) -> Option<ReplayError> {
+        let (last, bytes) = self.next.take_if(|(last, _)| *last < lsn)?;
+        self.next = self.carries.next();
+        let agrees = CarryRecord::of(&self.state).agrees(&bytes);
+        (agrees == Some(false)).then_some(ReplayError::Carry { lsn: last })
     }
 }
 

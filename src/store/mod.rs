@@ -5,6 +5,7 @@
 //! makes state of events in `state`, opening after a crash in `open`.
 
 mod boundary;
+mod carry;
 mod committed;
 #[cfg(feature = "runtime")]
 mod companion;

@@ -4,7 +4,8 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::boundary::SessionCore;
+use super::boundary::{SessionCore, lock};
+use super::carry::LiveState;
 use super::committed::Committed;
 use super::log::{Log, OwnJournal, ViewedJournal};
 use super::options::StoreOptions;
@@ -18,7 +19,7 @@ use crate::event::{
 };
 use crate::identity::{Coordinates, SessionId};
 use crate::journal::{
-    Damage, Entry, FrameKind, Journal, JournalView, Lsn, NewRecord, NoCarry, Owner, ReadError,
+    Damage, Entry, FrameKind, Journal, JournalView, Lsn, NewRecord, Owner, ReadError,
     RecoveryReport, Seq,
 };
 use crate::vfs::Vfs;
@@ -157,23 +158,24 @@ impl Prologue {
         self,
         opening: crate::journal::Opening,
         session: SessionId,
-        state: &mut SessionState,
+        state: SessionState,
         place: &Place<'_>,
-    ) -> Result<OwnJournal, SessionError> {
+    ) -> Result<(OwnJournal, Arc<Mutex<SessionState>>), SessionError> {
+        let state = Arc::new(Mutex::new(state));
         let records: Vec<NewRecord<'_>> = self
             .payloads
             .iter()
             .map(|payload| NewRecord { session, payload })
             .collect();
-        let (journal, receipt) = opening.begin(&records, Arc::new(NoCarry))?;
+        let (journal, receipt) = opening.begin(&records, Arc::new(LiveState(state.clone())))?;
         let lengths = self.payloads.iter().map(Vec::len);
         for ((event, length), placed) in self.events.into_iter().zip(lengths).zip(&receipt.records)
         {
             let committed = Committed::live(event, placed.seq, placed.lsn, length);
-            state.apply(&committed, None, Some(placed.position));
+            lock(&state).apply(&committed, None, Some(placed.position));
         }
         tracing::debug!(%session, path = %place.path.display(), "session opened");
-        Ok(OwnJournal { journal, session })
+        Ok((OwnJournal { journal, session }, state))
     }
 }
 
@@ -195,8 +197,8 @@ pub(super) fn create(
         Owner::Session(session),
         place.options.journal.clone(),
     )?;
-    let mut state = SessionState::new(place.options.keyed_horizon);
-    let log = prologue.begin(opening, session, &mut state, place)?;
+    let state = SessionState::new(place.options.keyed_horizon);
+    let (log, state) = prologue.begin(opening, session, state, place)?;
     Ok(assemble(
         place,
         session,
@@ -220,7 +222,7 @@ pub(super) fn open_for_writing(
     )?;
     let journal = opening.report().clone();
     let Folded {
-        mut state,
+        state,
         recovered,
         proven,
         unreadable,
@@ -241,7 +243,8 @@ pub(super) fn open_for_writing(
     let open_turns: Vec<OpenTurn> = state.open_turns().collect();
     let bodies = closing(&state, &open_turns);
     let prologue = Prologue::new(session, bodies, place.options).map_err(SessionError::Prepare)?;
-    let log = prologue.begin(opening, session, &mut state, place)?;
+    let pending_gates = state.gates.clone();
+    let (log, state) = prologue.begin(opening, session, state, place)?;
     let report = OpenReport {
         session,
         committed,
@@ -251,7 +254,7 @@ pub(super) fn open_for_writing(
         unreadable: None,
         recovered: recovered.clone(),
         open_turns,
-        pending_gates: state.gates.clone(),
+        pending_gates,
     };
     let session = assemble(place, session, Mode::Write, Box::new(log), state, recovered);
     Ok((session, report))
@@ -318,6 +321,7 @@ pub(super) fn open_for_reading(
         pending_gates: state.gates.clone(),
     };
     let log = ViewedJournal { view };
+    let state = Arc::new(Mutex::new(state));
     let session = assemble(place, session, Mode::Read, Box::new(log), state, Vec::new());
     Ok((session, report))
 }
@@ -327,7 +331,7 @@ fn assemble(
     id: SessionId,
     mode: Mode,
     log: Box<dyn Log>,
-    state: SessionState,
+    state: Arc<Mutex<SessionState>>,
     recovered: Vec<Committed>,
 ) -> Session {
     let core = SessionCore::new(

@@ -241,6 +241,13 @@ impl SessionState {
 }
 
 impl LoopState {
+    /// The record of the last compaction; zero if there is none.
+    pub(super) fn compacted(&self) -> Seq {
+        self.compactions
+            .last()
+            .map_or(Seq::ZERO, |last| last.summary.seq)
+    }
+
     /// What the model sees: the last summary and the messages that stay beside it, or all.
     pub(super) fn context(&self) -> Vec<HistoryItem> {
         let Some(last) = self.compactions.last() else {

@@ -1,0 +1,97 @@
+//! The carry record: the state of a session without its messages, in the footer of each sealed
+//! segment (`docs/format.md` section 4), so that a later opening need not read what lies before it.
+//! `Store::verify` holds it against the fold.
+
+use std::sync::{Arc, Mutex};
+
+use serde::{Deserialize, Serialize};
+
+use super::boundary::lock;
+use super::state::SessionState;
+use crate::event::Gate;
+use crate::identity::{LoopId, TurnId};
+use crate::journal::{Carry, Lsn};
+
+const VERSION: u32 = 1;
+
+/// The state as of the last record of a segment, as JSON.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct CarryRecord {
+    version: u32,
+    seq: u64,
+    steps: u64,
+    stopped: bool,
+    title: Option<String>,
+    loops: Vec<CarriedLoop>,
+    gates: Vec<CarriedGate>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct CarriedLoop {
+    id: LoopId,
+    name: String,
+    turns: u64,
+    open_turn: Option<TurnId>,
+    /// The record of its last compaction, 0 if there is none.
+    compacted: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct CarriedGate {
+    seq: u64,
+    loop_id: LoopId,
+    gate: Gate,
+}
+
+impl CarryRecord {
+    pub(super) fn of(state: &SessionState) -> CarryRecord {
+        let loops = state.loops.iter().map(|state| CarriedLoop {
+            id: state.id,
+            name: state.name.as_str().to_owned(),
+            turns: state.turns,
+            open_turn: state.open.map(|open| open.turn),
+            compacted: state.compacted().get(),
+        });
+        let gates = state.gates.iter().map(|pending| CarriedGate {
+            seq: pending.seq.get(),
+            loop_id: pending.loop_id,
+            gate: pending.gate.clone(),
+        });
+        CarryRecord {
+            version: VERSION,
+            seq: state.last.get(),
+            steps: state.steps,
+            stopped: state.stopped,
+            title: state.title.clone(),
+            loops: loops.collect(),
+            gates: gates.collect(),
+        }
+    }
+
+    /// Whether the bytes of a footer say the same. `None` if they do not say anything that this
+    /// version can compare.
+    pub(super) fn agrees(&self, bytes: &[u8]) -> Option<bool> {
+        #[derive(Deserialize)]
+        struct Probe {
+            version: u32,
+        }
+        let probe: Probe = serde_json::from_slice(bytes).ok()?;
+        if probe.version != VERSION {
+            return None;
+        }
+        Some(serde_json::from_slice::<CarryRecord>(bytes).is_ok_and(|carried| carried == *self))
+    }
+}
+
+/// Gives the live state of a session to its journal when a segment is sealed. A segment is sealed on
+/// behalf of the next commit, so the state is that of the last record in it.
+#[derive(Debug)]
+pub(super) struct LiveState(pub(super) Arc<Mutex<SessionState>>);
+
+impl Carry for LiveState {
+    fn carry(&self, _last: Lsn) -> Vec<u8> {
+        let record = CarryRecord::of(&lock(&self.0));
+        // The types cannot fail to encode; a footer without a carry record is rebuilt by reading.
+        serde_json::to_vec(&record).unwrap_or_default()
+    }
+}
