@@ -20,7 +20,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use stepwell::journal::{
-    Entry, FrameKind, JournalOptions, JournalView, Lsn, OpenError, ReadError, SegmentName,
+    Entry, FrameKind, JournalOptions, JournalView, Lsn, OpenError, Quarantine, ReadError,
+    SegmentName,
 };
 use stepwell::vfs::sim::SimVfs;
 use support::*;
@@ -417,5 +418,44 @@ fn runs_of_zeros_in_the_middle_are_reported_and_the_rest_stays_readable() {
         });
         let lsn = entries[index].lsn;
         assert_eq!(named, Some((lsn, lsn)));
+    }
+}
+
+/// Nothing is deleted by recovery: what is cut off a torn tail stays under a second name, and the
+/// report says where, also when the folder is full.
+#[test]
+fn what_is_cut_is_kept_in_quarantine() {
+    let log = log(Left::Killed);
+    let last = log.entries.values().next_back().unwrap();
+    let path = dir().join(last.position.segment.to_string());
+    let damaged = log.disk.snapshot();
+    damaged
+        .flip_byte(&path, last.position.offset + HEADER + 5)
+        .unwrap();
+    let old = damaged.read_file(&path).unwrap();
+    for limit in [0, 64] {
+        let disk = damaged.snapshot();
+        let options = JournalOptions {
+            quarantine_files: limit,
+            ..small()
+        };
+        let opening = open(&disk, &options).unwrap();
+        let cut = opening.report().cut.clone().unwrap();
+        assert_eq!(cut.path, path);
+        assert_eq!(cut.offset, last.position.offset);
+        assert_eq!(cut.lsns, Some((last.lsn, last.lsn)));
+        match cut.quarantine {
+            Quarantine::Kept { path } => {
+                assert_eq!(limit, 64);
+                assert!(disk.read_file(&path).unwrap() == old);
+                disk.power_loss(stepwell::vfs::sim::PowerLoss::DropAll);
+                assert!(disk.read_file(&path).unwrap() == old, "it is durable");
+            }
+            Quarantine::Full { folder } => {
+                assert_eq!(limit, 0);
+                assert_eq!(folder, dir().join("quarantine"));
+            }
+            other => panic!("{other:?}"),
+        }
     }
 }
