@@ -108,7 +108,7 @@ impl Action<'_> {
             log: recovered.manifest.log,
             name: SegmentName {
                 number: recovered.active.name.number,
-                generation: recovered.active.name.generation + 1,
+                generation: recovered.active.name.generation.saturating_add(1),
                 epoch,
             },
             capacity: recovered.header.capacity,
@@ -163,7 +163,7 @@ impl Action<'_> {
         let header = StaticHeader {
             log: recovered.manifest.log,
             name: SegmentName {
-                number: highest + 1,
+                number: highest.saturating_add(1),
                 generation: 0,
                 epoch,
             },
@@ -264,7 +264,7 @@ impl Action<'_> {
         report: RecoveryReport,
     ) -> Result<Settled, OpenError> {
         let manifest = Manifest {
-            number: self.ownership.manifest.number + 1,
+            number: self.ownership.manifest.number.saturating_add(1),
             segments: entries,
             ..self.ownership.manifest.clone()
         };

@@ -339,7 +339,7 @@ fn without_header(first: Lsn, last: Lsn, found: &[Found]) -> Vec<(Lsn, Lsn)> {
         if lsn > next {
             ranges.push((Lsn::new(next), Lsn::new(lsn - 1)));
         }
-        next = lsn + 1;
+        next = lsn.saturating_add(1);
     }
     if next <= last.get() {
         ranges.push((Lsn::new(next), last));

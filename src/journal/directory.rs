@@ -1,5 +1,6 @@
 //! The directory of a journal: its files by name, and the publication of manifests (W6, W12).
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -173,6 +174,16 @@ impl Directory {
         self.open_file(&name.to_string(), access)
     }
 
+    /// Whether a name is there, by one stat: no handle is used for it.
+    pub(crate) fn exists(&self, name: &str) -> Result<bool, DiskError> {
+        let path = self.file_path(name);
+        match uninterrupted(|| self.vfs.identity(&path)) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(DiskError::new(Operation::Stat, &path, &error)),
+        }
+    }
+
     pub(crate) fn create_file(&self, name: &str) -> Result<OpenFile, DiskError> {
         let path = self.file_path(name);
         let file = uninterrupted(|| self.vfs.create(&path))
@@ -339,12 +350,13 @@ impl Ownership {
     /// Removes segments, footers and temp files that are not listed and whose name carries an epoch
     /// below the own: a file of a newer owner is never swept (W6).
     pub(crate) fn sweep(&self, directory: &Directory) -> Result<(), DiskError> {
-        let listed = |name: &SegmentName| {
-            self.manifest
-                .segments
-                .iter()
-                .any(|entry| entry.name == *name)
-        };
+        let names: HashSet<SegmentName> = self
+            .manifest
+            .segments
+            .iter()
+            .map(|entry| entry.name)
+            .collect();
+        let listed = |name: &SegmentName| names.contains(name);
         for (name, parsed) in directory.names()? {
             let stale = match parsed {
                 Name::Segment(segment) => segment.epoch < self.manifest.epoch && !listed(&segment),

@@ -162,6 +162,14 @@ pub enum NotCommitted {
         /// The limit.
         limit: usize,
     },
+    /// The caller's batch has more bytes than a segment may be large.
+    #[error("a batch of {bytes} bytes is above the limit of {limit} bytes")]
+    BatchTooLong {
+        /// Bytes of its frames.
+        bytes: u64,
+        /// The limit in bytes.
+        limit: u64,
+    },
     /// The caller expected another position of the session; nothing was written.
     #[error("the session stands at {actual}, not at {expected} as the caller expected")]
     WrongPosition {
@@ -348,6 +356,14 @@ pub enum OpenError {
     Capacity {
         /// The capacity asked for.
         capacity: u64,
+    },
+    /// The option for the largest record is above what the format allows.
+    #[error("a largest record of {bytes} bytes is above what the format allows, {limit} bytes")]
+    MaxPayload {
+        /// The largest record asked for.
+        bytes: u32,
+        /// What the format allows.
+        limit: u32,
     },
     /// The system gave no random bytes for the id of a new log.
     #[error("the system gave no random bytes")]

@@ -3,19 +3,22 @@
 //! overtaken may still finish a group, a roll or a close meanwhile; this order keeps what is read
 //! consistent.
 
-use super::FrameKind;
+use std::collections::HashSet;
+
 use super::Lsn;
 use super::bytes::take_u64;
 use super::decision::{ActiveEvidence, Evidence, ManifestEvidence, SegmentEvidence};
 use super::directory::{Directory, OpenFile};
 use super::error::{DiskError, Operation};
+use super::footer;
 use super::frame::{HEADER, LogId, Place};
 use super::manifest::{End, Manifest, ManifestFound, SegmentEntry};
 use super::names::{Name, SegmentName};
 use super::scan::{At, Window, last_nonzero, look, scan, search_headers};
 use super::segment::{
-    BLOCK, CLAIM_LEN, FRAMES, HeaderFound, SEAL, SLOTS, Seal, Slot, StaticHeader,
+    BLOCK, CLAIM_LEN, FRAMES, HeaderFound, MAX_CAPACITY, SEAL, SLOTS, Seal, Slot, StaticHeader,
 };
+use super::{FENCE_LEN, FrameKind};
 use crate::vfs::Access;
 
 /// Reads the highest manifest and gathers all that hangs on it.
@@ -39,23 +42,21 @@ pub(crate) fn gather_under(
 ) -> Result<Evidence, DiskError> {
     let mut evidence = Evidence::of_manifest(ManifestEvidence::Good(manifest.clone()));
     evidence.newer_segment = newer_segment(directory, manifest)?;
-    let mut files = Vec::with_capacity(manifest.segments.len());
     let mut base = Lsn::ZERO;
     let mut active = None;
     for (index, entry) in manifest.segments.iter().enumerate() {
-        let file = directory.open_segment(&entry.name, Access::Read)?;
         let mut segment = SegmentEvidence {
             entry: *entry,
-            present: file.is_some(),
+            present: directory.exists(&entry.name.to_string())?,
             end: entry.end,
             by_seal: false,
             used: false,
         };
-        if let Some(file) = &file
-            && active.is_none()
-            && segment.end.is_none()
-        {
-            segment.end = read_seal(file, &entry.place())?.map(|seal| End {
+        if active.is_none() && segment.end.is_none() {
+            let file = directory.open_segment(&entry.name, Access::Read)?;
+            segment.present = file.is_some();
+            let seal = file.map(|file| read_seal(&file, &entry.place()));
+            segment.end = seal.transpose()?.flatten().map(|seal| End {
                 offset: seal.end,
                 last: seal.last,
             });
@@ -64,20 +65,19 @@ pub(crate) fn gather_under(
         if active.is_none() {
             match segment.end {
                 Some(end) => base = end.last,
-                None => active = Some((index, base)),
+                None => active = Some((index, *entry, base)),
             }
         }
         evidence.segments.push(segment);
-        files.push(file);
     }
-    if let Some((index, base)) = active {
-        if let (Some(entry), Some(Some(file))) = (manifest.segments.get(index), files.get(index)) {
-            evidence.active = Some(gather_active(file, entry, index, base)?);
+    if let Some((index, entry, base)) = active {
+        if let Some(file) = directory.open_segment(&entry.name, Access::Read)? {
+            evidence.active = Some(gather_active(&file, &entry, index, base)?);
         }
         // Read after the active segment: a roll that is under way would look like row 7 otherwise.
-        for (segment, file) in evidence.segments.iter_mut().zip(&files).skip(index + 1) {
-            if let Some(file) = file {
-                segment.used = first_block_used(file)?;
+        for segment in evidence.segments.iter_mut().skip(index + 1) {
+            if let Some(file) = directory.open_segment(&segment.entry.name, Access::Read)? {
+                segment.used = first_block_used(&file)?;
             }
         }
     }
@@ -119,7 +119,9 @@ fn gather_active(
     let beyond = search_headers(&mut window, &place, first.position, limit)?;
     window.forget();
     let second = scan(&mut window, &place, FRAMES, base, limit)?;
-    let last_nonzero = last_nonzero(&mut window, FRAMES, length)?;
+    // A footer may reach beyond the capacity; nothing of ours stands further on.
+    let beyond_capacity = limit.saturating_add(u64::from(footer::MAX_LEN));
+    let last_nonzero = last_nonzero(&mut window, FRAMES, length.min(beyond_capacity))?;
     Ok(ActiveEvidence {
         index,
         header,
@@ -167,6 +169,7 @@ fn newer_segment(
     directory: &Directory,
     manifest: &Manifest,
 ) -> Result<Option<SegmentName>, DiskError> {
+    let listed: HashSet<SegmentName> = manifest.segments.iter().map(|entry| entry.name).collect();
     for (_, name) in directory.names()? {
         let Name::Segment(segment) = name else {
             continue;
@@ -174,7 +177,7 @@ fn newer_segment(
         if segment.epoch > manifest.epoch {
             return Ok(Some(segment));
         }
-        let listed = manifest.segments.iter().any(|entry| entry.name == segment);
+        let listed = listed.contains(&segment);
         if segment.epoch == manifest.epoch
             && !listed
             && holds_fence(directory, &segment, manifest.log)?
@@ -199,10 +202,13 @@ fn holds_fence(
         log,
         segment: segment.number,
     };
-    let limit = file.len()?;
+    let limit = file.len()?.min(FRAMES.saturating_add(MAX_CAPACITY));
     let mut window = Window::new(file);
     for found in search_headers(&mut window, &place, FRAMES, limit)? {
-        if found.header.kind != FrameKind::Fence || found.header.epoch != segment.epoch {
+        let fence = found.header.kind == FrameKind::Fence
+            && found.header.epoch == segment.epoch
+            && found.header.payload_len == FENCE_LEN;
+        if !fence {
             continue;
         }
         if let At::Frame(_) = look(&mut window, &place, found.offset, limit)? {
@@ -225,8 +231,8 @@ fn any_frame(directory: &Directory) -> Result<bool, DiskError> {
         let Some(file) = directory.open_segment(&segment, Access::Read)? else {
             continue;
         };
-        let limit = file.len()?;
         let header = read_static_header(&file)?;
+        let limit = file.len()?.min(FRAMES.saturating_add(MAX_CAPACITY));
         let mut window = Window::new(file.clone());
         let frames = match header {
             HeaderFound::Good(header) => {

@@ -23,7 +23,7 @@ const INDEX_LEN: usize = 16;
 /// Bytes of frames between two entries of the index.
 const INDEX_STEP: u64 = 64 * 1024;
 /// Longest footer that is read; a longer one is rebuilt instead.
-const MAX_LEN: u32 = 64 * 1024 * 1024;
+pub(crate) const MAX_LEN: u32 = 64 * 1024 * 1024;
 
 /// The records of one session in one segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,6 +14,9 @@ const HEADER_LEN: usize = 80;
 /// Frames start at multiples of this.
 pub(crate) const ALIGN: u64 = 8;
 const MAGIC: [u8; 4] = *b"SWF1";
+/// Largest payload that any version writes, in bytes. A header that names more is not ours, so no
+/// length that was read leads to a larger allocation (P14).
+pub(crate) const MAX_PAYLOAD: u32 = 256 * 1024 * 1024;
 
 /// 128 random bits that name a log. Never shown to a tool: whoever knows them can forge a header.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -181,9 +184,14 @@ pub(crate) fn decode_header(bytes: &[u8], place: &Place, offset: u64) -> Option<
     if place.seal(offset, bytes) != crc {
         return None;
     }
+    let payload_crc = take_u32(bytes, &mut at)?;
+    let payload_len = take_u32(bytes, &mut at)?;
+    if payload_len > MAX_PAYLOAD {
+        return None;
+    }
     Some(Header {
-        payload_crc: take_u32(bytes, &mut at)?,
-        payload_len: take_u32(bytes, &mut at)?,
+        payload_crc,
+        payload_len,
         session: SessionId::from_bytes(take_array(bytes, &mut at)?),
         lsn: Lsn::new(take_u64(bytes, &mut at)?),
         seq: Seq::new(take_u64(bytes, &mut at)?),

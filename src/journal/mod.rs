@@ -148,6 +148,13 @@ impl Default for JournalOptions {
 
 impl JournalOptions {
     fn check(&self) -> Result<(), OpenError> {
+        let limit = frame::MAX_PAYLOAD;
+        if self.max_payload > limit {
+            return Err(OpenError::MaxPayload {
+                bytes: self.max_payload,
+                limit,
+            });
+        }
         for capacity in [self.first_capacity, self.max_capacity] {
             if capacity % BLOCK != 0 || !(BLOCK..=1 << 30).contains(&capacity) {
                 return Err(OpenError::Capacity { capacity });
@@ -278,6 +285,9 @@ impl Opening {
         Ok((journal, receipt))
     }
 }
+
+/// Bytes of a fence's payload.
+const FENCE_LEN: u32 = 32;
 
 fn fence_payload(epoch: u64) -> Result<Vec<u8>, OpenError> {
     let mut random = [0; 16];

@@ -7,7 +7,7 @@ use super::error::{DiskError, Operation, ReadError};
 use super::evidence::read_static_header;
 use super::frame::HEADER;
 use super::names::SegmentName;
-use super::scan::{At, Found, Window, look, next_intact};
+use super::scan::{At, Found, Window, look, next_header};
 use super::segment::{FRAMES, HeaderFound};
 use super::spans::Span;
 use super::{FrameKind, Lsn, Seq};
@@ -211,7 +211,7 @@ impl Reader {
             }
             Ok(_) => {
                 let from = offset + super::frame::ALIGN;
-                match next_intact(&mut current.window, &place, from, first.next(), span.end) {
+                match next_header(&mut current.window, &place, from, first.next(), span.end) {
                     Err(error) => Some(self.disk(error)),
                     Ok(found) => {
                         let last = match found {

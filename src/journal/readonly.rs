@@ -14,8 +14,8 @@ use super::names::{Name, SegmentName};
 use super::reader::{Position, Reader, read_at};
 use super::recovery::{foreign, newer};
 use super::report::{Cut, Quarantine, RecoveryReport};
-use super::scan::{At, Window, look, search_headers};
-use super::segment::{FRAMES, HeaderFound};
+use super::scan::{Window, search_headers};
+use super::segment::{FRAMES, HeaderFound, MAX_CAPACITY};
 use super::spans::Span;
 use super::{Entry, Lsn, Owner, ReadError};
 use crate::identity::SessionId;
@@ -279,18 +279,18 @@ fn salvage_segment(
         };
         return Ok((span, seal.last));
     }
-    let limit = file.len()?;
+    let limit = file.len()?.min(FRAMES.saturating_add(MAX_CAPACITY));
     let mut window = Window::new(file.clone());
     let mut span = Span::empty(*entry, base);
     let mut claim = base;
     let mut first = None;
     for found in search_headers(&mut window, &place, FRAMES, limit)? {
-        claim = claim.max(found.header.watermark);
-        if let At::Frame(header) = look(&mut window, &place, found.offset, limit)?
-            && header.lsn > span.last
-        {
+        // Payloads are checked when they are read: a header says that the record was there.
+        let header = found.header;
+        claim = claim.max(header.watermark);
+        if header.lsn > span.last {
             first.get_or_insert(header.lsn);
-            span.end = found.end();
+            span.end = found.end().min(limit);
             span.last = Lsn::new(header.next_lsn().get() - 1);
         }
     }

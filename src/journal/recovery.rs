@@ -138,8 +138,8 @@ fn own(
                 });
             }
             Manifest {
-                number: manifest.number + 1,
-                epoch: manifest.epoch + 1,
+                number: manifest.number.saturating_add(1),
+                epoch: manifest.epoch.saturating_add(1),
                 ..manifest
             }
         }

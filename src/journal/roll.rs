@@ -56,7 +56,7 @@ impl Writer {
         let header = StaticHeader {
             log: self.ownership.manifest.log,
             name: SegmentName {
-                number: self.name.number + 1,
+                number: self.name.number.saturating_add(1),
                 generation: 0,
                 epoch: self.ownership.manifest.epoch,
             },
@@ -84,7 +84,7 @@ impl Writer {
             session: SessionId::nil(),
         };
         let mut manifest = Manifest {
-            number: self.ownership.manifest.number + 1,
+            number: self.ownership.manifest.number.saturating_add(1),
             ..self.ownership.manifest.clone()
         };
         manifest.segments.push(entry);

@@ -186,9 +186,9 @@ pub(crate) fn last_nonzero(window: &mut Window, from: u64, limit: u64) -> Result
     Ok(last)
 }
 
-/// The frame before which nothing of a session can be missing: used by readers that go on behind
-/// damage. Searches for the next intact frame with an Lsn from `least` on.
-pub(crate) fn next_intact(
+/// Where reading goes on behind damage: the next header that was written for its place, with an Lsn
+/// from `least` on. Its payload is checked when it is read, so each byte is checked once (P14).
+pub(crate) fn next_header(
     window: &mut Window,
     place: &Place,
     from: u64,
@@ -197,7 +197,11 @@ pub(crate) fn next_intact(
 ) -> Result<Option<Found>, DiskError> {
     let mut offset = from.next_multiple_of(ALIGN);
     while offset.saturating_add(HEADER) <= limit {
-        if let At::Frame(header) = look(window, place, offset, limit)? {
+        let head = window.get(offset, HEADER as usize)?;
+        if head.len() < HEADER as usize {
+            break;
+        }
+        if let Some(header) = frame::decode_header(head, place, offset) {
             // The same bound as in the decision: no frame can be further on than the bytes allow.
             let most = least.get().saturating_add((offset - from) / HEADER);
             let spans = matches!(header.kind, FrameKind::Erased | FrameKind::Lost);

@@ -18,6 +18,8 @@ pub(crate) const SLOTS: [u64; 2] = [BLOCK, 2 * BLOCK];
 pub(crate) const SEAL: u64 = 3 * BLOCK;
 /// The format version of this build.
 pub(crate) const VERSION: u32 = 1;
+/// Largest capacity that any version makes, in bytes: a header that names more is not ours.
+pub(crate) const MAX_CAPACITY: u64 = 2 * 1024 * 1024 * 1024;
 /// Bytes of a slot or a seal.
 pub(crate) const CLAIM_LEN: usize = 64;
 
@@ -82,8 +84,8 @@ impl StaticHeader {
         at = 48;
         let epoch = take_u64(block, &mut at)?;
         let capacity = take_u64(block, &mut at)?;
-        // A capacity that overflows an offset or breaks the alignment was never written by us.
-        if capacity % 8 != 0 || capacity > u64::MAX / 2 {
+        // A capacity above the largest, or one that breaks the alignment, was never written by us.
+        if capacity % 8 != 0 || capacity > MAX_CAPACITY {
             return None;
         }
         Some(HeaderFound::Good(StaticHeader {

@@ -38,6 +38,17 @@ impl<'a> Unstamped<'a> {
     }
 }
 
+/// Largest batch in bytes: it lies in one segment (W2).
+const MAX_BATCH: u64 = 1024 * 1024 * 1024;
+
+/// Bytes of the frames of a batch.
+fn bytes_of(batch: &[Unstamped<'_>]) -> u64 {
+    batch
+        .iter()
+        .map(|frame| frame::frame_len(frame.payload.len() as u64))
+        .fold(0, u64::saturating_add)
+}
+
 #[derive(Debug)]
 pub(crate) struct Writer {
     pub(super) directory: Directory,
@@ -121,10 +132,7 @@ impl Writer {
         expected: Option<Seq>,
     ) -> Result<Receipt, AppendError> {
         self.check(batch, expected)?;
-        let needed: u64 = batch
-            .iter()
-            .map(|frame| frame::frame_len(frame.payload.len() as u64))
-            .sum();
+        let needed = bytes_of(batch);
         if self.position + needed > FRAMES + self.capacity {
             self.roll(needed)?;
         }
@@ -159,6 +167,13 @@ impl Writer {
             .find(|length| *length > limit);
         if let Some(length) = too_large {
             return Err(NotCommitted::RecordTooLarge { length, limit });
+        }
+        let bytes = bytes_of(batch);
+        if bytes > MAX_BATCH {
+            return Err(NotCommitted::BatchTooLong {
+                bytes,
+                limit: MAX_BATCH,
+            });
         }
         let actual = self.tail(first.session).seq;
         match expected {
