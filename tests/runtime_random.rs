@@ -111,8 +111,8 @@ fn quiet_panics() {
     ONCE.call_once(|| {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            let text = panic.payload_as_str();
-            if text != Some("by script") {
+            let text = panic.payload().downcast_ref::<&str>();
+            if text != Some(&"by script") {
                 before(panic);
             }
         }));

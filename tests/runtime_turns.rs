@@ -334,7 +334,7 @@ async fn results_stand_in_call_order_and_no_more_run_than_may() {
             begun[at].add_permits(1);
             if at < 8 {
                 eight.wait().await;
-            } else if at % 2 == 0 {
+            } else if at.is_multiple_of(2) {
                 let _permit = begun[at + 1].acquire().await.unwrap();
             }
             running.fetch_sub(1, Ordering::SeqCst);
