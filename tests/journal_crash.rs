@@ -360,3 +360,46 @@ fn random_lives_with_crashes_and_failed_syncs() {
         }
     }
 }
+
+/// W12 at every moment: the stale writer appends between any two calls of the new owner's opening.
+/// What it acknowledges then, the new owner holds.
+#[test]
+fn a_stale_writer_at_every_call_of_a_takeover_acknowledges_only_what_is_kept() {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::{Arc, Mutex};
+    let mut acknowledged = 0;
+    for supersede in [0, 1 << 20] {
+        for moment in 0.. {
+            let options = options(supersede);
+            let old = disk();
+            let stale = create(&old, &options).unwrap();
+            let mut books = Books::default();
+            for _ in 0..4 {
+                assert!(books.append(&stale, 1, 700));
+            }
+            let new = old.new_process();
+            new.break_lock(dir().join("LOCK")).unwrap();
+            let books = Arc::new(Mutex::new(books));
+            let calls = Arc::new(AtomicU64::new(0));
+            let (late, count) = (books.clone(), calls.clone());
+            new.set_hook(move |_| {
+                if count.fetch_add(1, Ordering::SeqCst) == moment {
+                    late.lock().unwrap().append(&stale, 2, 300);
+                }
+            });
+            let opening = open(&new, &options);
+            new.clear_hook();
+            let opening = opening.unwrap_or_else(|error| panic!("at call {moment}: {error}"));
+            let mut books = books.lock().unwrap().clone();
+            acknowledged += books.acknowledged.len() - 4;
+            books.judge(&records(opening.read(Lsn::ZERO)));
+            if calls.load(Ordering::SeqCst) <= moment {
+                break;
+            }
+        }
+    }
+    assert!(
+        acknowledged > 0,
+        "at the first calls it still had its right"
+    );
+}

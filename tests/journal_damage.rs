@@ -459,3 +459,32 @@ fn what_is_cut_is_kept_in_quarantine() {
         }
     }
 }
+
+/// The slots of a file that recovery makes carry what its decision knew: one damaged block never
+/// takes the frames and the last witness of them together.
+#[test]
+fn a_block_of_frames_that_is_lost_after_an_opening_is_reported() {
+    let options = options(1 << 20);
+    let disk = disk();
+    let journal = create(&disk, &options).unwrap();
+    let mut books = Books::default();
+    for _ in 0..4 {
+        books.append(&journal, 1, 100);
+    }
+    drop(journal);
+    disk.kill();
+    // All frames, the new fence among them, lie in the first block.
+    drop(begin(open(&disk, &options).unwrap()).unwrap());
+    disk.kill();
+    let view = JournalView::open(vfs(&disk), &dir()).unwrap();
+    let last = view.read(Lsn::ZERO).last().unwrap().unwrap();
+    assert!(last.position.offset < 16384 + 4096);
+    let path = dir().join(last.position.segment.to_string());
+    disk.zero(&path, 16384..16384 + 4096).unwrap();
+    let view = JournalView::open(vfs(&disk), &dir()).unwrap();
+    assert!(view.damage().is_some());
+    assert!(matches!(
+        open(&disk, &options),
+        Err(OpenError::Damaged { .. })
+    ));
+}
