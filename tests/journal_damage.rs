@@ -207,7 +207,7 @@ impl Log {
                     );
                     assert!(read.insert(entry.lsn, entry).is_none(), "{what}: twice");
                 }
-                Err(ReadError::Damaged { .. }) => reported = true,
+                Err(ReadError::Damaged { .. } | ReadError::Header { .. }) => reported = true,
                 Err(other) => panic!("{what}: {other}"),
             }
         }

@@ -236,8 +236,9 @@ async fn a_model_that_answers_a_cancellation_with_its_end_or_an_error_changes_no
             let item = item.clone();
             tokio::spawn(async move {
                 request.cancel.cancelled().await;
-                if let Some(item) = item {
-                    sender.send(item).await;
+                match item {
+                    Some(item) => drop(sender.send(item).await),
+                    None => drop(sender.finish().await),
                 }
             });
             stream
@@ -487,10 +488,7 @@ async fn turns_wait_in_order_and_no_more_than_may() {
         }
         let sender = senders.lock().unwrap()[at].clone();
         sender.send(Ok(ModelEvent::text(0, "ok"))).await;
-        drop(sender);
-        // All clones of a sender end its answer.
-        let (replacement, _) = ModelStream::channel(1);
-        senders.lock().unwrap()[at] = replacement;
+        sender.finish().await;
         assert!(turn.await.unwrap().unwrap().is_done());
     }
     let texts = texts(&world.session);

@@ -415,7 +415,28 @@ async fn a_delta_is_shown_before_the_next_is_asked_for() {
         let seen = until(&mut events, Kind::TokenDelta).await;
         assert_eq!(seen.last().unwrap().seq().get(), 0);
     }
-    drop(sender);
+    sender.finish().await;
     let outcome = turn.await.unwrap().unwrap();
     assert_eq!(outcome.text().as_deref(), Some("one two three"));
+}
+
+/// A provider's task that returned early or panicked drops its sender: what had come is half an
+/// answer, and half an answer is not stored.
+#[tokio::test]
+async fn an_answer_whose_sender_is_dropped_is_discarded() {
+    let mut world = world();
+    let model = |_: ModelRequest| {
+        let (sender, stream) = ModelStream::channel(1);
+        tokio::spawn(async move {
+            sender
+                .send(Ok(ModelEvent::text(0, "The answer is NOT")))
+                .await;
+            panic!("the connection broke");
+        });
+        stream
+    };
+    let agent = spawn(&mut world, AgentSpec::new(model));
+    let outcome = agent.run_turn("go").await.unwrap();
+    assert!(matches!(outcome.end, TurnEnd::Failed { .. }), "{outcome:?}");
+    assert_eq!(texts(&world.session), ["go"]);
 }

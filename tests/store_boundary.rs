@@ -519,7 +519,7 @@ fn creating_opening_and_listing_say_what_is_there() {
     let id = session.id();
     assert!(matches!(
         store.create_session(SessionSpec::new().id(id)),
-        Err(SessionError::Journal(_))
+        Err(SessionError::AlreadyExists(_))
     ));
     session.close().unwrap();
     assert!(matches!(
@@ -593,4 +593,79 @@ fn a_damaged_session_opens_read_only_and_hides_no_other() {
     assert_eq!(verified.unreadable.len(), 1);
     assert!(store.verify(good.id()).unwrap().is_intact());
     assert_eq!(store.sessions().unwrap().len(), 2);
+}
+
+/// P3: a repeated step repeats what the host bound to it; it is not committed a second time.
+#[test]
+fn a_repeated_step_does_not_commit_its_host_event_again() {
+    let session = Store::in_memory()
+        .unwrap()
+        .create_session(SessionSpec::new())
+        .unwrap();
+    let mut main = session.create_loop(LoopSpec::new("main")).unwrap();
+    let mut turn = main.begin_turn(UserMessage::text("go")).unwrap();
+    let draft = || {
+        let charge = HostEvent {
+            name: "billing.charge".into(),
+            version: 1,
+            data: RawJson::parse(b"{\"cents\":3}").unwrap(),
+            optional: false,
+        };
+        tool_step()
+            .key(Key::new("once").unwrap())
+            .host_event(charge)
+    };
+    assert!(!turn.commit_step(draft()).unwrap().is_duplicate());
+    let last = session.last_seq();
+    assert!(turn.commit_step(draft()).unwrap().is_duplicate());
+    assert_eq!(session.last_seq(), last, "nothing was written");
+}
+
+/// The record of a turn's end repeats an answer of this turn, not of an earlier one.
+#[test]
+fn a_turn_that_ends_without_a_step_has_no_answer() {
+    let session = Store::in_memory()
+        .unwrap()
+        .create_session(SessionSpec::new())
+        .unwrap();
+    let mut main = session.create_loop(LoopSpec::new("main")).unwrap();
+    let turn = main.begin_turn(UserMessage::text("one")).unwrap();
+    turn.commit_last_step(text_step("an answer")).unwrap();
+    let turn = main.begin_turn(UserMessage::text("two")).unwrap();
+    let done = turn.finish().unwrap();
+    assert_eq!(done.event().body.message, AssistantMessage::default());
+}
+
+/// A damaged segment header refuses writing, but the frames behind it are checked one by one: a host
+/// that opens the session read-only shows the whole history, and the report says what is wrong.
+#[test]
+fn behind_a_damaged_header_the_history_stays_readable() {
+    let disk = SimVfs::new();
+    let store = store(&disk);
+    let session = store.create_session(SessionSpec::new()).unwrap();
+    let mut main = session.create_loop(LoopSpec::new("main")).unwrap();
+    let mut turn = main.begin_turn(UserMessage::text("go")).unwrap();
+    for _ in 0..60 {
+        turn.commit_step(text_step(&"x".repeat(600))).unwrap();
+    }
+    let live = session.history();
+    let id = session.id();
+    drop((main, session));
+    disk.kill();
+    let store = self::store(&disk);
+    let first = store
+        .journal_view(id)
+        .unwrap()
+        .read(stepwell::journal::Lsn::ZERO)
+        .next()
+        .unwrap()
+        .unwrap();
+    let path = store
+        .session_dir(id)
+        .join(first.position.segment.to_string());
+    disk.flip_byte(&path, 20).unwrap();
+    assert!(store.open_session(id, Mode::Write).is_err());
+    let (session, report) = store.open_session(id, Mode::Read).unwrap();
+    assert!(!report.is_clean());
+    assert_eq!(session.history(), live);
 }

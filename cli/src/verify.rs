@@ -28,6 +28,7 @@ struct Line {
     last_lsn: u64,
     /// What the next opening for writing cuts off; nothing in it was acknowledged.
     torn_tail: Option<TornTail>,
+    quarantined: Vec<String>,
     /// Every problem, in words.
     problems: Vec<String>,
 }
@@ -70,6 +71,11 @@ impl Line {
                     proven_lsn: report.journal.watermark.get(),
                     last_lsn: report.journal.last.get(),
                     torn_tail: report.journal.cut.as_ref().map(TornTail::from),
+                    quarantined: report
+                        .quarantined
+                        .iter()
+                        .map(|path| path.display().to_string())
+                        .collect(),
                     problems: damage
                         .chain(unreadable)
                         .map(|text| one_line(&text))
@@ -85,6 +91,7 @@ impl Line {
                 proven_lsn: 0,
                 last_lsn: 0,
                 torn_tail: None,
+                quarantined: Vec::new(),
                 problems: vec![one_line(&error.to_string())],
             },
         }
@@ -154,7 +161,7 @@ fn print(lines: &[Line], out: &mut Output) -> Result<(), Failure> {
         }
         if let (true, Some(tail)) = (line.intact, &line.torn_tail) {
             out.line(&format!(
-                "{}: note: {} at offset {} of {} belong to no finished commit; nothing in them is proven to have been acknowledged, and the next writer sets them aside",
+                "{}: note: {} at offset {} of {} cannot be read as a finished commit. Nothing proves that they were acknowledged (a last step that was damaged at rest looks the same); the next writer sets them aside in quarantine",
                 line.session,
                 count(tail.bytes, "byte", "bytes"),
                 tail.offset,
@@ -162,10 +169,17 @@ fn print(lines: &[Line], out: &mut Output) -> Result<(), Failure> {
             ))?;
         }
     }
+    for line in lines.iter().filter(|line| !line.quarantined.is_empty()) {
+        out.line(&format!(
+            "{}: note: earlier openings set torn tails aside: {}",
+            line.session,
+            line.quarantined.join(", ")
+        ))?;
+    }
     let damaged = lines.iter().filter(|line| !line.intact).count() as u64;
     match damaged {
         0 => out.line(&format!(
-            "{} verified: all that was acknowledged can be read.",
+            "{} verified: all that is proven to have been acknowledged can be read.",
             count(lines.len() as u64, "session", "sessions")
         )),
         _ => out.line(&format!(

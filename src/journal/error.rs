@@ -226,7 +226,7 @@ pub enum Damage {
     #[error("row 5: all listed segments are finished, so the last one is lost")]
     SuccessorLost,
     /// Row 6: a finished segment is not whole.
-    #[error("row 6: {segment} is damaged at offset {offset}, at {lsn}")]
+    #[error("row 6: {segment} is damaged at offset {offset}, at Lsn {lsn}")]
     Sealed {
         /// The segment.
         segment: SegmentName,
@@ -259,7 +259,8 @@ pub enum Damage {
     },
     /// Row 9: acknowledged records cannot be read.
     #[error(
-        "row 9: {segment} is damaged at offset {offset}: acknowledged records are missing from {first} to {last}"
+        "row 9: {segment} is damaged at offset {offset}, where the record with Lsn {first} should be; records up to Lsn {last} were acknowledged{}",
+        without_header(missing)
     )]
     Acknowledged {
         /// The segment.
@@ -273,6 +274,22 @@ pub enum Damage {
         /// The Lsns among them without a readable header, as ranges.
         missing: Vec<(Lsn, Lsn)>,
     },
+}
+
+/// The Lsns of which nothing is left, for people.
+fn without_header(missing: &[(Lsn, Lsn)]) -> String {
+    let ranges: Vec<String> = missing
+        .iter()
+        .take(8)
+        .map(|(first, last)| match first == last {
+            true => format!("{first}"),
+            false => format!("{first} to {last}"),
+        })
+        .collect();
+    match ranges.is_empty() {
+        true => String::new(),
+        false => format!(", and of Lsn {} nothing is left", ranges.join(", ")),
+    }
 }
 
 /// Why a journal could not be opened.
@@ -327,7 +344,7 @@ pub enum OpenError {
         found: SessionId,
     },
     /// Damage to acknowledged data (rows 4 to 9): writing is refused, nothing is cut.
-    #[error("{} is damaged: {damage}; open it read-only, or verify and repair a copy", path.display())]
+    #[error("{} is damaged: {damage}; open it read-only to read what is intact", path.display())]
     Damaged {
         /// The directory.
         path: PathBuf,
@@ -378,7 +395,7 @@ pub enum ReadError {
     #[error("{0}")]
     Disk(DiskError),
     /// The bytes are not those that were written. Reading goes on behind them.
-    #[error("{} is damaged at offset {offset}: records from {first} to {last} cannot be read", path.display())]
+    #[error("{} is damaged at offset {offset}: the records with Lsn {first} to {last} cannot be read", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -389,8 +406,19 @@ pub enum ReadError {
         /// The last one before reading goes on.
         last: Lsn,
     },
+    /// The header of a segment is damaged. Its frames have checksums of their own and are read all
+    /// the same; those that cannot be read are reported one by one.
+    #[error("the header of {} is damaged; its records from Lsn {first} to {last} are checked one by one", path.display())]
+    Header {
+        /// The file.
+        path: PathBuf,
+        /// The first Lsn of the segment.
+        first: Lsn,
+        /// Its last.
+        last: Lsn,
+    },
     /// The record was deleted, or given up by a repair.
-    #[error("the records from {first} to {last} are gone: {kind:?}")]
+    #[error("the records with Lsn {first} to {last} are gone: {kind:?}")]
     Gap {
         /// The first Lsn.
         first: Lsn,

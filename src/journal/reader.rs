@@ -141,11 +141,10 @@ impl Reader {
             // header is reported first.
             Ok(_) => {
                 self.begin(span, Window::new(opened));
-                return Some(Err(ReadError::Damaged {
+                return Some(Err(ReadError::Header {
                     path: self.directory.file_path(&name.to_string()),
-                    offset: 0,
                     first: span.base.next(),
-                    last: span.base,
+                    last: span.last,
                 }));
             }
             Err(error) => return Some(self.disk(error)),

@@ -1,16 +1,16 @@
 //! Opening for reading: the same decision without the action. It writes nothing, needs no free
 //! space and no lock, and opens damaged journals as far as their bytes go (P6, P9).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::decision::{Decision, Evidence, ManifestEvidence, Recovered, decide};
-use super::directory::{Directory, OpenFile};
-use super::error::{Damage, DiskError, OpenError};
+use super::directory::{Directory, OpenFile, uninterrupted};
+use super::error::{Damage, DiskError, OpenError, Operation};
 use super::evidence::{gather, read_seal, read_static_header};
 use super::footer;
 use super::manifest::{End, SegmentEntry};
-use super::names::{Name, SegmentName};
+use super::names::{Name, QUARANTINE, SegmentName};
 use super::reader::{Position, Reader, read_at};
 use super::recovery::{foreign, newer};
 use super::report::{Cut, Quarantine, RecoveryReport};
@@ -181,6 +181,23 @@ impl JournalView {
     pub fn tail(&self) -> Lsn {
         let used = self.spans.iter().rev().find(|span| span.last > span.base);
         used.map_or(Lsn::ZERO, |span| span.base.next())
+    }
+
+    /// The files in the quarantine folder: what earlier openings cut off torn tails.
+    ///
+    /// # Errors
+    /// If the folder cannot be listed.
+    pub fn quarantined(&self) -> Result<Vec<PathBuf>, DiskError> {
+        let folder = self.directory.file_path(QUARANTINE);
+        let listed = uninterrupted(|| self.directory.vfs().list(&folder));
+        match listed {
+            Ok(entries) => Ok(entries
+                .into_iter()
+                .map(|entry| folder.join(entry.name))
+                .collect()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(DiskError::new(Operation::List, &folder, &error)),
+        }
     }
 
     /// The carry records of the finished segments that have one, each with the last Lsn that it

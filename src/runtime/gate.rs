@@ -22,6 +22,18 @@ pub struct ToolCall {
     pub coordinates: Coordinates,
 }
 
+impl ToolCall {
+    /// A call and nothing else, for testing a policy by itself.
+    pub fn new(tool: impl Into<String>, input: RawJson) -> ToolCall {
+        ToolCall {
+            tool: tool.into(),
+            input,
+            execution: ToolExecutionId::nil(),
+            coordinates: Coordinates::default(),
+        }
+    }
+}
+
 /// What a policy decides.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

@@ -83,7 +83,7 @@ enum Activity {
     Ended(End),
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     /// The last committed sequence that was published.
     last: Seq,
@@ -96,6 +96,17 @@ struct State {
     recovered: Vec<Committed>,
     /// Turns that run or wait, by loop.
     work: HashMap<LoopId, usize>,
+}
+
+/// Without the events: what was said does not belong into a host's log.
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State")
+            .field("last", &self.last)
+            .field("recent", &self.recent.len())
+            .field("end", &self.end)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What the hub has for a subscriber at a sequence.

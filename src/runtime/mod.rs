@@ -28,6 +28,11 @@ mod subscription;
 mod tool;
 mod turn;
 
+/// A stream of items, as [`ModelStream::new`] takes one.
+pub use futures_core::Stream;
+/// Tells a model or a tool that its work is no longer wanted.
+pub use tokio_util::sync::CancellationToken;
+
 pub use agent::{AgentSpec, TurnLimits};
 pub use filter::{Filter, From, LoopScope};
 pub use gate::{Decision, Policy, ToolCall};

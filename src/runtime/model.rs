@@ -16,8 +16,9 @@ use crate::identity::Coordinates;
 
 /// A model: answers with a stream of fragments.
 ///
-/// The stream's end is the end of the answer. An error, a panic or a cancellation discards the whole
-/// step, also the text that had already come: only whole answers are stored.
+/// The stream's end is the end of the answer (of a channel: [`ModelSender::finish`]). An error, a
+/// panic or a cancellation discards the whole step, also the text that had already come: only whole
+/// answers are stored.
 pub trait Model: Send + Sync {
     /// Begins an answer. Must not block: connect inside the stream.
     fn stream(&self, request: ModelRequest) -> ModelStream;
@@ -52,6 +53,20 @@ pub struct ModelRequest {
     /// Cancelled when the answer is no longer wanted. The stream is dropped then anyway; this is for
     /// work that goes on beside it.
     pub cancel: CancellationToken,
+}
+
+impl ModelRequest {
+    /// A request with these messages and nothing else, for testing a model by itself.
+    pub fn new(messages: Vec<Arc<Message>>) -> ModelRequest {
+        ModelRequest {
+            messages,
+            tools: Arc::from([]),
+            coordinates: Coordinates::default(),
+            turn_index: 1,
+            step_index: 0,
+            cancel: CancellationToken::new(),
+        }
+    }
 }
 
 /// One item of a model's answer.
@@ -130,11 +145,17 @@ impl ModelStream {
         ModelStream::new(Items(Box::new(items.into_iter())))
     }
 
-    /// A channel: the answer is what is sent, and ends when the sender is dropped. Sending waits
-    /// while `capacity` items (at least 1) are unread.
+    /// A channel: the answer is what is sent, and ends with [`ModelSender::finish`]. If the sender
+    /// is dropped without it (its task returned early or panicked), the answer broke off: it ends
+    /// with an error and nothing of it is stored. Sending waits while `capacity` items (at least 1)
+    /// are unread.
     pub fn channel(capacity: usize) -> (ModelSender, ModelStream) {
         let (sender, receiver) = mpsc::channel(capacity.max(1));
-        (ModelSender(sender), ModelStream::new(Received(receiver)))
+        let stream = Received {
+            receiver,
+            ended: false,
+        };
+        (ModelSender(sender), ModelStream::new(stream))
     }
 }
 
@@ -168,24 +189,54 @@ impl Stream for Items {
     }
 }
 
-struct Received(mpsc::Receiver<Result<ModelEvent, ModelError>>);
+struct Received {
+    receiver: mpsc::Receiver<Sent>,
+    ended: bool,
+}
+
+#[derive(Debug)]
+enum Sent {
+    Item(Result<ModelEvent, ModelError>),
+    Finished,
+}
 
 impl Stream for Received {
     type Item = Result<ModelEvent, ModelError>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.0.poll_recv(context)
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        self.receiver.poll_recv(context).map(|sent| match sent {
+            Some(Sent::Item(item)) => Some(item),
+            Some(Sent::Finished) => {
+                self.ended = true;
+                None
+            }
+            None => {
+                self.ended = true;
+                Some(Err(ModelError::new(
+                    "the answer broke off: its sender was dropped before it was finished",
+                )))
+            }
+        })
     }
 }
 
 /// The sending side of [`ModelStream::channel`].
 #[derive(Debug, Clone)]
-pub struct ModelSender(mpsc::Sender<Result<ModelEvent, ModelError>>);
+#[must_use = "an answer whose sender is dropped without `finish` is discarded"]
+pub struct ModelSender(mpsc::Sender<Sent>);
 
 impl ModelSender {
     /// Sends one item; waits for room. False when the answer is no longer wanted.
     pub async fn send(&self, item: Result<ModelEvent, ModelError>) -> bool {
-        self.0.send(item).await.is_ok()
+        self.0.send(Sent::Item(item)).await.is_ok()
+    }
+
+    /// Ends the answer well. False when it is no longer wanted.
+    pub async fn finish(self) -> bool {
+        self.0.send(Sent::Finished).await.is_ok()
     }
 
     /// Waits until the answer is no longer wanted.

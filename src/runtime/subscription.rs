@@ -72,12 +72,21 @@ pub(super) struct Inbox {
     state: Mutex<InboxState>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct InboxState {
     /// Live events, each with the sequence behind which it was emitted.
     live: VecDeque<(Seq, Arc<Event>)>,
     dropped: u64,
     waker: Option<Waker>,
+}
+
+impl std::fmt::Debug for InboxState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InboxState")
+            .field("live", &self.live.len())
+            .field("dropped", &self.dropped)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Inbox {

@@ -75,6 +75,19 @@ pub struct ToolInput {
 }
 
 impl ToolInput {
+    /// An input and nothing else, for testing a tool by itself.
+    pub fn new(json: RawJson) -> ToolInput {
+        ToolInput {
+            json,
+            call_id: String::new(),
+            execution: ToolExecutionId::nil(),
+            coordinates: Coordinates::default(),
+            cancel: CancellationToken::new(),
+        }
+    }
+}
+
+impl ToolInput {
     /// The input as a value of the tool's own type.
     ///
     /// # Errors

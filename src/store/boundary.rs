@@ -13,7 +13,7 @@ use super::{CommitError, Refusal};
 use crate::event::{
     Body, Event, Factory, Header, Key, Limits, check_pairing, decode_header, encode_record,
 };
-use crate::identity::{Coordinates, LoopId, SessionId};
+use crate::identity::{Coordinates, LoopId, SessionId, StepId};
 use crate::journal::{AppendError, Fault, NotCommitted, Placed};
 
 /// What is told of a session's commits, in their order: the hub is one.
@@ -191,7 +191,13 @@ impl SessionCore {
         let mut admission = Admission::new(&state);
         let mut known = Vec::with_capacity(stamped.len());
         let mut prepared = Vec::with_capacity(stamped.len());
+        let mut repeated = StepId::nil();
         for (mut event, key) in stamped {
+            // What a host bound to a step is part of it: a repeated step repeats it too (P3).
+            let step = event.header.coordinates.step;
+            if !step.is_nil() && step == repeated {
+                continue;
+            }
             if let Body::TurnStarted(started) = &mut event.body {
                 started.turn_index = admission.next_turn_index(event.header.coordinates.loop_id);
             }
@@ -201,6 +207,7 @@ impl SessionCore {
             let bytes = encode_record(&event, key.as_ref(), &self.limits)?;
             if let Some(first) = self.first_commit(&state, key.as_ref(), &bytes)? {
                 known.push(Some(first));
+                repeated = step;
                 continue;
             }
             admission.admit(&event)?;

@@ -107,7 +107,8 @@ impl StepDraft {
         self
     }
 
-    /// The host's idempotency key for the step.
+    /// The host's idempotency key for the step. It stands for the whole step, with the events that
+    /// are bound to it; what is compared with the first commit is the step's messages.
     #[must_use]
     pub fn key(self, key: Key) -> StepDraft {
         StepDraft {

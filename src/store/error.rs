@@ -178,7 +178,7 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// The file that says what the store is, is damaged.
-    #[error("{} is damaged; its sessions are intact: put back the file of another store of the same layout", path.display())]
+    #[error("{} is damaged; move it away and open the store for writing: it is written anew, the sessions are not touched", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,

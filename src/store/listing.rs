@@ -1,6 +1,8 @@
 //! Listing and verifying sessions. Nothing here takes a lock or writes a byte, and one damaged or
 //! unreadable session never hides the others (robustness 27, 51).
 
+use std::path::PathBuf;
+
 use super::carry::CarryRecord;
 use super::committed::Committed;
 use super::replay::{Order, decode};
@@ -8,7 +10,9 @@ use super::state::SessionState;
 use super::{ReplayError, SESSIONS, Store, StoreError, list};
 use crate::event::{Body, Event, Kind};
 use crate::identity::{SessionId, Timestamp};
-use crate::journal::{Damage, FrameKind, JournalView, Lsn, OpenError, RecoveryReport, Seq};
+use crate::journal::{
+    Damage, FrameKind, JournalView, Lsn, OpenError, ReadError, RecoveryReport, Seq,
+};
 
 /// What a session is doing, as far as its log says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +75,8 @@ pub struct VerifyReport {
     pub damage: Option<Damage>,
     /// What cannot be read, one by one.
     pub unreadable: Vec<ReplayError>,
+    /// The files of torn tails that earlier openings cut; they stay until somebody removes them.
+    pub quarantined: Vec<PathBuf>,
 }
 
 impl VerifyReport {
@@ -156,12 +162,17 @@ impl Store {
             journal: view.report().clone(),
             damage: view.damage().cloned(),
             unreadable: Vec::new(),
+            quarantined: view.quarantined().map_err(OpenError::Disk)?,
         };
         let mut order = Order::from(Seq::new(1));
         let mut fold = Carried::new(&view)?;
         for entry in view.read(Lsn::ZERO) {
             let entry = match entry {
                 Ok(entry) => entry,
+                Err(error @ ReadError::Header { .. }) => {
+                    report.unreadable.push(error.into());
+                    continue;
+                }
                 Err(error) => {
                     order.damage();
                     fold.stop();

@@ -228,9 +228,10 @@ impl Store {
             }
             sync_dir(&self.inner.vfs, &sessions)?;
             match open::create(&place, id, spec.started) {
-                Err(SessionError::Journal(OpenError::AlreadyExists { .. })) => {
-                    Err(SessionError::AlreadyExists(id))
-                }
+                // Locked: somebody has it open, or is creating it at this moment.
+                Err(SessionError::Journal(
+                    OpenError::AlreadyExists { .. } | OpenError::Locked { .. },
+                )) => Err(SessionError::AlreadyExists(id)),
                 created => created,
             }
         })

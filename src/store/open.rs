@@ -50,6 +50,42 @@ pub struct OpenReport {
     pub pending_gates: Vec<PendingGate>,
 }
 
+impl OpenReport {
+    /// Whether nothing was cut and nothing is damaged. Open turns and records above the watermark
+    /// are the ordinary traces of a killed process.
+    pub fn is_clean(&self) -> bool {
+        self.journal.cut.is_none() && self.damage.is_none() && self.unreadable.is_none()
+    }
+}
+
+/// One line for a host's log.
+impl std::fmt::Display for OpenReport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "session {} restored up to {}: {} open turns, {} pending gates",
+            self.session,
+            self.committed,
+            self.open_turns.len(),
+            self.pending_gates.len()
+        )?;
+        if let Some(cut) = &self.journal.cut {
+            write!(
+                f,
+                "; {} bytes at offset {} of {} were not proven acknowledged and were cut",
+                cut.bytes,
+                cut.offset,
+                cut.path.display()
+            )?;
+        }
+        match (&self.damage, &self.unreadable) {
+            (Some(damage), _) => write!(f, "; DAMAGED: {damage}"),
+            (None, Some(unreadable)) => write!(f, "; DAMAGED: {unreadable}"),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
 /// What of the store an opening needs.
 pub(super) struct Place<'a> {
     pub(super) vfs: &'a Arc<dyn Vfs>,
@@ -85,8 +121,13 @@ fn fold(
             .map_err(ReplayError::from)
             .and_then(|entry| folded.take(session, &entry, &mut order, watermark, options));
         if let Err(error) = taken {
-            folded.unreadable = Some(error);
-            break;
+            // Behind a damaged header the frames are checked one by one, so the fold goes on; at any
+            // other damage it ends, since a gap is never joined in silence.
+            let goes_on = matches!(error, ReplayError::Journal(ReadError::Header { .. }));
+            folded.unreadable.get_or_insert(error);
+            if !goes_on {
+                break;
+            }
         }
     }
     folded

@@ -117,6 +117,7 @@ impl Replay {
                     Some(Err(gap))
                 }
             },
+            Err(error @ ReadError::Header { .. }) => Some(Err(error.into())),
             Err(error) => {
                 self.order.damage();
                 Some(Err(error.into()))

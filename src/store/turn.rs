@@ -11,7 +11,7 @@ use super::draft::{Draft, StepDraft};
 use super::session::Session;
 use super::{CommitError, OrderError, Refusal};
 use crate::content::RawJson;
-use crate::content::{Message, UserMessage};
+use crate::content::{AssistantMessage, Message, UserMessage};
 use crate::event::{
     Body, ErrorProjection, EventBody, InterruptReason, LoopStarted, StepDone, TurnDone, TurnFailed,
     TurnInterrupted, TurnStarted,
@@ -82,7 +82,8 @@ pub struct Turn<'loop_> {
 }
 
 impl Session {
-    /// Creates a loop; its LoopStarted is durable.
+    /// Creates a loop; its LoopStarted is durable. Names need not be unique: to go on with a loop
+    /// after a restart, use [`Session::loop_by_name`] or [`Session::hold`].
     ///
     /// # Errors
     /// As for [`Session::commit`].
@@ -323,27 +324,31 @@ impl Turn<'_> {
         Ok(outcome(&outcomes).ok_or(Refusal::Empty)?)
     }
 
-    /// Ends the turn well, after steps that were committed one by one.
+    /// Ends the turn well, after steps that were committed one by one. The record repeats the last
+    /// answer of the turn; it is empty if no step was committed.
     ///
     /// # Errors
     /// As for [`Session::commit`]. The turn has ended for this process all the same; its terminal
     /// becomes durable with the next turn of the loop.
     pub fn finish(self) -> Result<Committed<TurnDone>, CommitError> {
-        let message = self
-            .history()
-            .iter()
-            .rev()
-            .find_map(|message| match &**message {
-                Message::Assistant(message) => Some(message.clone()),
-                _ => None,
-            })
-            .unwrap_or_default();
+        let message = self.last_answer().unwrap_or_default();
         let turn_index = self.index;
         self.end(TurnDone {
             turn_index,
             message,
             usage: None,
         })
+    }
+
+    /// The last assistant message that was committed in this turn.
+    fn last_answer(&self) -> Option<AssistantMessage> {
+        let history = self.owner.session.history();
+        let mine = history.iter().rev().filter(|item| item.turn == self.id);
+        mine.map(|item| &*item.message)
+            .find_map(|message| match message {
+                Message::Assistant(message) => Some(message.clone()),
+                _ => None,
+            })
     }
 
     /// Ends the turn as failed.

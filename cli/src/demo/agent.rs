@@ -117,6 +117,7 @@ impl Model for Scripted {
             if let Some(last) = last {
                 sender.send(Ok(last)).await;
             }
+            sender.finish().await;
         });
         stream
     }
