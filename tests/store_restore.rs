@@ -434,3 +434,21 @@ fn sealed_segments_carry_the_state_and_it_is_what_the_events_say() {
     let report = store(&disk).verify(id).unwrap();
     assert!(report.is_intact(), "{:?}", report.unreadable);
 }
+
+/// A store deep in directories that did not exist: all their names are durable before anything is
+/// acknowledged.
+#[test]
+fn the_directories_of_a_new_store_survive_a_power_loss() {
+    let disk = SimVfs::new();
+    let at = "/home/user/agent-data";
+    let open = |disk: &SimVfs| Store::on(Arc::new(disk.clone()), at, StoreOptions::default());
+    let session = open(&disk)
+        .unwrap()
+        .create_session(SessionSpec::new())
+        .unwrap();
+    let id = session.id();
+    drop(session);
+    disk.power_loss(PowerLoss::DropAll);
+    let (session, _) = open(&disk).unwrap().open_session(id, Mode::Write).unwrap();
+    assert_eq!(session.last_seq(), Seq::new(3));
+}

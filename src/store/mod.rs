@@ -22,6 +22,7 @@ mod session;
 mod state;
 mod turn;
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -48,7 +49,7 @@ use crate::journal::{DiskError, JournalView, OpenError, Operation};
 use crate::vfs::sim::SimVfs;
 use crate::vfs::{RealVfs, Vfs};
 use io::IoThread;
-use open::{Creating, Place};
+use open::Place;
 
 const SESSIONS: &str = "sessions";
 
@@ -100,7 +101,6 @@ struct Inner {
     dir: PathBuf,
     options: StoreOptions,
     io: Arc<IoThread>,
-    creating: Creating,
 }
 
 impl Store {
@@ -167,9 +167,6 @@ impl Store {
             }
             create_dir(&vfs, &dir.join(SESSIONS))?;
             root::write(&vfs, dir, options.layout)?;
-            if let Some(parent) = dir.parent().filter(|parent| *parent != Path::new("")) {
-                root::sync_directory(&vfs, parent)?;
-            }
         }
         Ok(Store::with(vfs, dir, options))
     }
@@ -181,7 +178,6 @@ impl Store {
                 dir: dir.to_owned(),
                 options,
                 io: Arc::new(IoThread::default()),
-                creating: Creating::default(),
             }),
         }
     }
@@ -217,24 +213,16 @@ impl Store {
         };
         let path = self.session_dir(id);
         let place = self.place(&path);
-        self.inner.creating.one_at_a_time(|| {
-            let sessions = self.inner.dir.join(SESSIONS);
-            let made = self.inner.vfs.create_dir(&path);
-            match made {
-                Ok(()) => {}
-                // Half created by somebody who was cut off, or a session: the journal knows.
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(DiskError::new(Operation::Create, &path, &error).into()),
-            }
-            sync_dir(&self.inner.vfs, &sessions)?;
-            match open::create(&place, id, spec.started) {
-                // Locked: somebody has it open, or is creating it at this moment.
-                Err(SessionError::Journal(
-                    OpenError::AlreadyExists { .. } | OpenError::Locked { .. },
-                )) => Err(SessionError::AlreadyExists(id)),
-                created => created,
-            }
-        })
+        // A directory that is there is a session, or half of one by somebody who was cut off: the
+        // journal knows.
+        create_dir(&self.inner.vfs, &path)?;
+        match open::create(&place, id, spec.started) {
+            // Locked: somebody has it open, or is creating it at this moment.
+            Err(SessionError::Journal(
+                OpenError::AlreadyExists { .. } | OpenError::Locked { .. },
+            )) => Err(SessionError::AlreadyExists(id)),
+            created => created,
+        }
     }
 
     /// Opens a session.
@@ -287,26 +275,38 @@ impl Store {
     }
 }
 
-fn create_dir(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<(), StoreError> {
-    match vfs.create_dir(dir) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            // Missing parents are made too, as `mkdir -p` does.
-            let Some(parent) = dir.parent() else {
-                return Err(DiskError::new(Operation::Create, dir, &error).into());
-            };
+/// Makes a directory, with its missing parents, and makes each name durable in its parent: a name
+/// that was made is synced through a handle that was opened before (W6).
+fn create_dir(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<(), DiskError> {
+    let Some(parent) = dir.parent() else {
+        return Ok(());
+    };
+    let parent = match parent == Path::new("") {
+        true => Path::new("."),
+        false => parent,
+    };
+    let handle = match vfs.open_dir(parent) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
             create_dir(vfs, parent)?;
-            match vfs.create_dir(dir) {
-                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                    Err(DiskError::new(Operation::Create, dir, &error).into())
-                }
-                _ => Ok(()),
-            }
+            vfs.open_dir(parent)
         }
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-            Err(DiskError::new(Operation::Create, dir, &error).into())
+        // A parent that we may pass through but not read: nothing of ours is made in it.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied && vfs.list(dir).is_ok() => {
+            return Ok(());
         }
-        _ => Ok(()),
+        opened => opened,
+    };
+    let handle = handle.map_err(|error| DiskError::new(Operation::Open, parent, &error))?;
+    match vfs.create_dir(dir) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+            return Err(DiskError::new(Operation::Create, dir, &error));
+        }
+        // Also when it was there: who made it may have been cut off before it was durable.
+        _ => {}
     }
+    handle
+        .sync()
+        .map_err(|error| DiskError::new(Operation::SyncDirectory, parent, &error))
 }
 
 fn list(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<Vec<String>, DiskError> {
@@ -314,11 +314,4 @@ fn list(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<Vec<String>, DiskError> {
         .list(dir)
         .map_err(|error| DiskError::new(Operation::List, dir, &error))?;
     Ok(entries.into_iter().map(|entry| entry.name).collect())
-}
-
-fn sync_dir(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<(), DiskError> {
-    vfs.open_dir(dir)
-        .map_err(|error| DiskError::new(Operation::Open, dir, &error))?
-        .sync()
-        .map_err(|error| DiskError::new(Operation::SyncDirectory, dir, &error))
 }

@@ -2,7 +2,7 @@
 //! with the fence.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::boundary::{SessionCore, lock};
 use super::carry::LiveState;
@@ -387,17 +387,5 @@ fn assemble(
     );
     Session {
         core: Arc::new(core),
-    }
-}
-
-/// Names that are being made durable by this process: creation of two sessions at once must not
-/// share a failed directory sync.
-#[derive(Debug, Default)]
-pub(super) struct Creating(Mutex<()>);
-
-impl Creating {
-    pub(super) fn one_at_a_time<T>(&self, create: impl FnOnce() -> T) -> T {
-        let _held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        create()
     }
 }

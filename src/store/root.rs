@@ -85,6 +85,9 @@ pub(super) fn write(vfs: &Arc<dyn Vfs>, dir: &Path, layout: Layout) -> Result<()
         .map_or_else(|_| std::process::id().to_string(), |id| id.to_string());
     let temporary = dir.join(format!("{NAME}.{word}.tmp"));
     let path = dir.join(NAME);
+    let handle = vfs
+        .open_dir(dir)
+        .map_err(|error| DiskError::new(Operation::Open, dir, &error))?;
     let file = vfs
         .create(&temporary)
         .map_err(|error| DiskError::new(Operation::Create, &temporary, &error))?;
@@ -108,12 +111,7 @@ pub(super) fn write(vfs: &Arc<dyn Vfs>, dir: &Path, layout: Layout) -> Result<()
         .map_err(|error| DiskError::new(Operation::Sync, &temporary, &error))?;
     vfs.rename(&temporary, &path)
         .map_err(|error| DiskError::new(Operation::Rename, &path, &error))?;
-    sync_directory(vfs, dir)
-}
-
-pub(super) fn sync_directory(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<(), StoreError> {
-    vfs.open_dir(dir)
-        .map_err(|error| DiskError::new(Operation::Open, dir, &error))?
+    handle
         .sync()
         .map_err(|error| DiskError::new(Operation::SyncDirectory, dir, &error).into())
 }
