@@ -403,3 +403,53 @@ fn a_stale_writer_at_every_call_of_a_takeover_acknowledges_only_what_is_kept() {
         "at the first calls it still had its right"
     );
 }
+
+/// Finding of an attack: a crash loop without commits grew the disk by a full segment each time, when
+/// the last group was larger than what is copied.
+#[test]
+fn a_crash_loop_does_not_grow_the_disk() {
+    for supersede in [0, 1 << 20] {
+        let options = JournalOptions {
+            supersede_limit: supersede,
+            max_payload: 4 << 20,
+            ..JournalOptions::default()
+        };
+        let disk = disk();
+        let journal = create(&disk, &options).unwrap();
+        let mut books = Books::default();
+        assert!(books.append(&journal, 1, 1_200_000));
+        drop(journal);
+        let mut sizes = Vec::new();
+        for _ in 0..12 {
+            disk.kill();
+            let journal = begin(open(&disk, &options).unwrap()).unwrap();
+            assert_eq!(all(&journal), books.acknowledged);
+            drop(journal);
+            sizes.push(disk.files().iter().map(|(_, length)| length).sum::<u64>());
+        }
+        assert_eq!(sizes[2], sizes[11], "{sizes:?}");
+    }
+}
+
+/// Finding of an attack: after a fault and a reopening in the same process, the old handle reported
+/// what the new one had moved to a fresh file as lost. Reads go on (P8).
+#[test]
+fn reads_go_on_after_a_fault_and_a_reopening() {
+    for supersede in [0, 1 << 20] {
+        let options = options(supersede);
+        let disk = disk();
+        let journal = create(&disk, &options).unwrap();
+        let mut books = Books::default();
+        for _ in 0..50 {
+            assert!(books.append(&journal, 1, 700));
+        }
+        let last = journal.read(Lsn::ZERO).last().unwrap().unwrap();
+        disk.fail_nth(Op::is_sync, 0, FaultKind::SyncKept(PowerLoss::KeepAll));
+        assert!(!books.append(&journal, 1, 700));
+        assert!(journal.close().is_err());
+        let new = begin(open(&disk, &options).unwrap()).unwrap();
+        let _ = append(&new, &[payload(7, 100)]).unwrap();
+        assert_eq!(all(&journal), books.acknowledged);
+        assert_eq!(journal.read_at(&last.position).unwrap(), Some(last));
+    }
+}

@@ -669,3 +669,207 @@ fn behind_a_damaged_header_the_history_stays_readable() {
     assert!(!report.is_clean());
     assert_eq!(session.history(), live);
 }
+
+/// Finding of an attack: one batch with one key on two bodies committed both.
+#[test]
+fn one_key_twice_in_a_batch_is_refused() {
+    use stepwell::store::Draft;
+    let session = Store::in_memory()
+        .unwrap()
+        .create_session(SessionSpec::new())
+        .unwrap();
+    let keyed = |name: &str| {
+        let event = HostEvent {
+            name: name.into(),
+            version: 1,
+            data: RawJson::null(),
+            optional: false,
+        };
+        Draft::new(event).key(Key::new("k").unwrap())
+    };
+    let refused = session.commit(vec![keyed("a"), keyed("b")]);
+    assert!(
+        matches!(
+            refused,
+            Err(CommitError::NotCommitted(Refusal::KeyTwice { .. }))
+        ),
+        "{refused:?}"
+    );
+    assert_eq!(session.last_seq(), Seq::new(1));
+}
+
+/// Finding of an attack: with the first keyed record rotten, its repeat was committed again. A record
+/// that is known to stand there and does not is damage, not an unknown key.
+#[test]
+fn a_repeat_of_a_rotten_record_is_refused_and_not_committed_again() {
+    let disk = SimVfs::new();
+    let store = store(&disk);
+    let session = store.create_session(SessionSpec::new()).unwrap();
+    let mut main = session.create_loop(LoopSpec::new("main")).unwrap();
+    let mut turn = main.begin_turn(UserMessage::text("go")).unwrap();
+    let step = || text_step("once").key(Key::new("k").unwrap());
+    let first = turn.commit_step(step()).unwrap();
+    let position = store
+        .journal_view(session.id())
+        .unwrap()
+        .read(first.committed().lsn())
+        .next()
+        .unwrap()
+        .unwrap()
+        .position;
+    let path = store
+        .session_dir(session.id())
+        .join(position.segment.to_string());
+    for offset in [20, 100] {
+        disk.flip_byte(&path, position.offset + offset).unwrap();
+        let refused = turn.commit_step(step());
+        assert!(
+            matches!(
+                refused,
+                Err(CommitError::NotCommitted(Refusal::FirstUnreadable(_)))
+            ),
+            "{refused:?}"
+        );
+        disk.flip_byte(&path, position.offset + offset).unwrap();
+    }
+    assert!(turn.commit_step(step()).unwrap().is_duplicate());
+}
+
+/// Finding of an attack: a panicking observer kept the next one from hearing of a committed step, and
+/// made an async caller believe that the outcome was unknown.
+#[test]
+fn an_observer_that_panics_harms_nobody() {
+    struct Panics;
+    impl Observer for Panics {
+        fn committed(&self, _: &[Committed]) {
+            panic!("an observer's own fault");
+        }
+        fn faulted(&self, _: &Fault) {}
+    }
+    let disk = SimVfs::new();
+    let session = store(&disk).create_session(SessionSpec::new()).unwrap();
+    let bad: Arc<dyn Observer> = Arc::new(Panics);
+    session.observe(&bad);
+    let watcher = Watcher::on(&disk, &session);
+    session.create_loop(LoopSpec::new("main")).unwrap();
+    let ticket = session.submit(vec![stepwell::store::Draft::new(HostEvent {
+        name: "x".into(),
+        version: 1,
+        data: RawJson::null(),
+        optional: false,
+    })]);
+    assert!(ticket.wait().unwrap().is_ok());
+    let seqs: Vec<u64> = watcher.seen().iter().map(|(seq, _, _)| seq.get()).collect();
+    assert_eq!(seqs, [2, 3]);
+}
+
+/// Polls a future once and drops it.
+fn poll_once<F: std::future::Future>(future: F) -> bool {
+    let mut future = std::pin::pin!(future);
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    future.as_mut().poll(&mut context).is_ready()
+}
+
+/// Waits for a future without a runtime.
+fn wait<F: std::future::Future>(future: F) -> F::Output {
+    struct Unpark(std::thread::Thread);
+    impl std::task::Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let mut future = std::pin::pin!(future);
+    let waker = Arc::new(Unpark(std::thread::current())).into();
+    let mut context = std::task::Context::from_waker(&waker);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            std::task::Poll::Ready(output) => return output,
+            std::task::Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+/// Finding of an attack: the turn after a dropped future failed, since what is open was looked up
+/// while the dropped commit was still under way (robustness 32).
+#[test]
+fn a_dropped_future_is_whole_or_absent_and_the_next_turn_begins() {
+    for round in 0..20 {
+        let disk = SimVfs::new();
+        let session = store(&disk).create_session(SessionSpec::new()).unwrap();
+        let mut main = session.create_loop(LoopSpec::new("main")).unwrap();
+        if round % 2 == 0 {
+            poll_once(main.begin_turn_async(UserMessage::text("dropped")));
+        } else {
+            let turn = wait(main.begin_turn_async(UserMessage::text("first"))).unwrap();
+            poll_once(turn.commit_last_step_async(text_step("dropped")));
+        }
+        let mut turn = wait(main.begin_turn_async(UserMessage::text("next"))).unwrap();
+        poll_once(turn.commit_step_async(text_step("maybe")));
+        wait(turn.commit_step_async(text_step("sure"))).unwrap();
+        drop(turn);
+        let kinds: Vec<Kind> = session
+            .replay(Seq::new(3))
+            .map(|one| one.unwrap().event().kind())
+            .collect();
+        let begun = kinds.iter().filter(|kind| **kind == Kind::TurnStarted);
+        let ended = kinds.iter().filter(|kind| kind.ends_turn());
+        assert_eq!(begun.count(), ended.count() + 1, "{kinds:?}");
+        assert_eq!(texts(&session).last().map(String::as_str), Some("sure"));
+    }
+}
+
+/// Finding of an attack: a failed directory sync was tried again, and its Ok believed (W6).
+#[test]
+fn a_failed_directory_sync_while_creating_is_not_believed_the_second_time() {
+    for skip in 0..12 {
+        let disk = SimVfs::new();
+        disk.fail_nth(
+            |op| matches!(op, Op::SyncDir { .. }),
+            skip,
+            FaultKind::DirSync(PowerLoss::DropAll),
+        );
+        let id = stepwell::identity::SessionId::from_bytes([9; 16]);
+        let session = (0..3).find_map(|_| {
+            let store = Store::on(Arc::new(disk.clone()), "/a/store", options()).ok()?;
+            match store.create_session(SessionSpec::new().id(id)) {
+                Ok(session) => Some(session),
+                Err(SessionError::AlreadyExists(_)) => {
+                    Some(store.open_session(id, Mode::Write).unwrap().0)
+                }
+                Err(_) => None,
+            }
+        });
+        let session = session.unwrap();
+        session.close().unwrap();
+        drop(session);
+        disk.clear_faults();
+        disk.power_loss(PowerLoss::DropAll);
+        let store = Store::on(Arc::new(disk.clone()), "/a/store", options()).unwrap();
+        assert!(
+            store.open_session(id, Mode::Write).is_ok(),
+            "directory sync {skip} failed: the session is gone"
+        );
+    }
+}
+
+/// A fault can be asked for while a commit runs: by an observer, and by other threads.
+#[test]
+fn a_fault_is_told_without_waiting_for_a_commit() {
+    struct Asks(Session, Mutex<u32>);
+    impl Observer for Asks {
+        fn committed(&self, _: &[Committed]) {
+            assert_eq!(self.0.fault(), None);
+            *self.1.lock().unwrap() += 1;
+        }
+        fn faulted(&self, _: &Fault) {}
+    }
+    let session = Store::in_memory()
+        .unwrap()
+        .create_session(SessionSpec::new())
+        .unwrap();
+    let asks = Arc::new(Asks(session.clone(), Mutex::new(0)));
+    let observer: Arc<dyn Observer> = asks.clone();
+    session.observe(&observer);
+    session.create_loop(LoopSpec::new("main")).unwrap();
+    assert_eq!(*asks.1.lock().unwrap(), 1);
+}

@@ -20,6 +20,8 @@ const SHOWN: usize = 20;
 struct Line {
     session: SessionId,
     intact: bool,
+    /// Whether it could not be looked at: a failure of the disk or of permissions is no damage.
+    unreadable: bool,
     events: u64,
     steps: u64,
     last_seq: u64,
@@ -65,6 +67,7 @@ impl Line {
                 Line {
                     session,
                     intact: report.is_intact(),
+                    unreadable: false,
                     events: report.events,
                     steps: report.steps,
                     last_seq: report.last_seq.get(),
@@ -85,6 +88,7 @@ impl Line {
             Err(error) => Line {
                 session,
                 intact: false,
+                unreadable: true,
                 events: 0,
                 steps: 0,
                 last_seq: 0,
@@ -98,6 +102,9 @@ impl Line {
     }
 
     fn result(&self) -> &'static str {
+        if self.unreadable {
+            return "UNREADABLE";
+        }
         match (self.intact, &self.torn_tail) {
             (false, _) => "DAMAGED",
             (true, Some(_)) => "intact, torn tail",
@@ -176,8 +183,19 @@ fn print(lines: &[Line], out: &mut Output) -> Result<(), Failure> {
             line.quarantined.join(", ")
         ))?;
     }
-    let damaged = lines.iter().filter(|line| !line.intact).count() as u64;
+    let unreadable = lines.iter().filter(|line| line.unreadable).count() as u64;
+    if unreadable > 0 {
+        out.line(&format!(
+            "{} could not be looked at, which says nothing about what they hold; remove the cause and verify again.",
+            count(unreadable, "session", "sessions")
+        ))?;
+    }
+    let damaged = lines
+        .iter()
+        .filter(|line| !line.intact && !line.unreadable)
+        .count() as u64;
     match damaged {
+        0 if unreadable > 0 => Ok(()),
         0 => out.line(&format!(
             "{} verified: all that is proven to have been acknowledged can be read.",
             count(lines.len() as u64, "session", "sessions")

@@ -13,12 +13,22 @@ use super::names::{QUARANTINE, SegmentName};
 use super::recovery::{Settled, disk, overtaken, publish};
 use super::report::{Cut, Quarantine, RecoveryReport};
 use super::scan::Found;
-use super::segment::{FRAMES, StaticHeader};
+use super::segment::{BLOCK, FRAMES, StaticHeader};
 use super::spans::Span;
 use super::tails;
 use super::{JournalOptions, Lsn};
 use crate::identity::SessionId;
 use crate::vfs::{Access, Lock};
+
+/// A fresh file and what belongs to it.
+struct Fresh {
+    entries: Vec<SegmentEntry>,
+    spans: Vec<Span>,
+    file: OpenFile,
+    header: StaticHeader,
+    placed: Vec<Found>,
+    quarantine: Option<Quarantine>,
+}
 
 /// What an action works with.
 pub(super) struct Action<'a> {
@@ -36,8 +46,30 @@ impl Action<'_> {
         }
     }
 
-    /// Supersedes or closes the active segment.
+    /// Supersedes or closes the active segment. What fails after another process took over is its
+    /// doing: overtaken, not a failure of the disk (W12).
     pub(super) fn carry_out(self, recovered: Recovered) -> Result<Settled, OpenError> {
+        match self.fresh_file(&recovered) {
+            Ok(fresh) => {
+                let report = self.report(&recovered, fresh.quarantine);
+                self.finish(
+                    fresh.entries,
+                    fresh.spans,
+                    fresh.file,
+                    fresh.header,
+                    &fresh.placed,
+                    report,
+                )
+            }
+            Err(error) => match self.ownership.still_holds(&self.directory) {
+                Ok(false) => Err(overtaken(&self.directory)),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// The file that holds what is kept, synced, and what the next manifest lists.
+    fn fresh_file(&self, recovered: &Recovered) -> Result<Fresh, OpenError> {
         let old = self
             .directory
             .open_segment(&recovered.active.name, Access::Read)
@@ -62,27 +94,30 @@ impl Action<'_> {
         }
         let used = recovered.tail().saturating_sub(FRAMES);
         let (copies, header, first_base) = if used <= self.options.supersede_limit {
-            self.supersede(&recovered)
+            self.supersede(recovered)
         } else {
-            let (stay, copies, header) = self.close(&recovered);
-            let entry = SegmentEntry {
-                end: Some(stay),
-                ..recovered.active
-            };
-            entries.push(entry);
-            spans.push(Span {
-                entry,
-                base: recovered.base,
-                end: stay.offset,
-                last: stay.last,
-            });
-            self.write_footer(&recovered, &entry, stay)?;
+            let (stay, copies, header) = self.close(recovered);
+            // Of which nothing stays behind is not listed: the new file holds all of it.
+            if stay.offset > FRAMES {
+                let entry = SegmentEntry {
+                    end: Some(stay),
+                    ..recovered.active
+                };
+                entries.push(entry);
+                spans.push(Span {
+                    entry,
+                    base: recovered.base,
+                    end: stay.offset,
+                    last: stay.last,
+                });
+                self.write_footer(recovered, &entry, stay)?;
+            }
             (copies, header, stay.last)
         };
         let (file, placed) =
             create::segment_of(&self.directory, &header, recovered.watermark, &old, &copies)
                 .map_err(|error| self.make_error(error, &header.name))?;
-        let quarantine = self.quarantine(&recovered)?;
+        let quarantine = self.quarantine(recovered)?;
         let entry = SegmentEntry {
             name: header.name,
             end: None,
@@ -96,8 +131,14 @@ impl Action<'_> {
             end: placed.last().map_or(FRAMES, Found::end),
             last: recovered.last(),
         });
-        let report = self.report(&recovered, quarantine);
-        self.finish(entries, spans, file, header, &placed, report)
+        Ok(Fresh {
+            entries,
+            spans,
+            file,
+            header,
+            placed,
+            quarantine,
+        })
     }
 
     /// Same number, next generation, holding all of *keep* at the same offsets, stamped anew with
@@ -111,7 +152,7 @@ impl Action<'_> {
                 generation: recovered.active.name.generation.saturating_add(1),
                 epoch,
             },
-            capacity: recovered.header.capacity,
+            capacity: self.bounded_capacity(recovered, recovered.tail() - FRAMES),
         };
         let copies = recovered
             .keep
@@ -125,6 +166,17 @@ impl Action<'_> {
             })
             .collect();
         (copies, header, recovered.base)
+    }
+
+    /// The capacity of the old segment, as far as the options allow it and the frames need it: a
+    /// header that somebody else wrote does not make us fill the disk.
+    fn bounded_capacity(&self, recovered: &Recovered, needed: u64) -> u64 {
+        recovered
+            .header
+            .capacity
+            .min(self.options.max_capacity)
+            .max(needed.next_multiple_of(BLOCK))
+            .max(BLOCK)
     }
 
     /// The manifest ends the old segment before the group that holds Lsn *W*; the new file begins
@@ -167,9 +219,13 @@ impl Action<'_> {
                 generation: 0,
                 epoch,
             },
-            capacity: self
-                .options
-                .capacity_after(recovered.header.capacity, needed),
+            capacity: match stay.is_empty() {
+                // It takes the place of the old one and is not larger.
+                true => self.bounded_capacity(recovered, needed),
+                false => self
+                    .options
+                    .capacity_after(recovered.header.capacity, needed),
+            },
         };
         let copies = go
             .iter()

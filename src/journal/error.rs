@@ -315,7 +315,7 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// The disk failed; nothing was decided from it (row 1).
-    #[error("row 1: {0}; nothing was changed")]
+    #[error("row 1: {0}; nothing was decided from it")]
     Disk(DiskError),
     /// A newer version wrote it (row 2).
     #[error("row 2: {} has format version {version}, this build knows up to {known}; use a newer build", path.display())]

@@ -5,7 +5,7 @@
 //! an image of a frame elsewhere, in a payload or in another file, is never a frame.
 
 use super::bytes::{put_u16, put_u32, put_u64, take_array, take_u16, take_u32, take_u64};
-use super::{Lsn, Seq};
+use super::{Lsn, MAX_COUNTER, Seq};
 use crate::identity::SessionId;
 
 /// Length of a frame header in bytes, which is also the smallest frame.
@@ -189,7 +189,7 @@ pub(crate) fn decode_header(bytes: &[u8], place: &Place, offset: u64) -> Option<
     if payload_len > MAX_PAYLOAD {
         return None;
     }
-    Some(Header {
+    let header = Header {
         payload_crc,
         payload_len,
         session: SessionId::from_bytes(take_array(bytes, &mut at)?),
@@ -202,7 +202,18 @@ pub(crate) fn decode_header(bytes: &[u8], place: &Place, offset: u64) -> Option<
         batch_count: take_u16(bytes, &mut at)?,
         kind: FrameKind::from_code(*bytes.get(76)?),
         flags: *bytes.get(77)?,
-    })
+    };
+    let counters = [
+        header.lsn.get(),
+        header.seq.get(),
+        header.previous.get(),
+        header.watermark.get(),
+        header.epoch,
+    ];
+    let ours = header.lsn > Lsn::ZERO
+        && counters.iter().all(|counter| *counter < MAX_COUNTER)
+        && (header.kind != FrameKind::Record || header.seq > Seq::ZERO);
+    ours.then_some(header)
 }
 
 /// Whether payload and padding (the bytes of the frame behind its header) are those that the

@@ -1,11 +1,11 @@
 //! The manifest: which segments there are, and where those that are finished end
 //! (`docs/format.md` section 5, W6).
 
-use super::Lsn;
 use super::bytes::{patch_u32, put_u32, put_u64, take_array, take_u32, take_u64};
 use super::frame::{LogId, Place};
 use super::names::SegmentName;
 use super::segment::VERSION;
+use super::{Lsn, MAX_COUNTER};
 use crate::identity::SessionId;
 
 const MAGIC: [u8; 8] = *b"STEPMAN\0";
@@ -136,6 +136,9 @@ impl Manifest {
         let expected = (count as usize)
             .checked_mul(ENTRY_LEN)
             .and_then(|entries| entries.checked_add(HEAD_LEN))?;
+        if number >= MAX_COUNTER || epoch >= MAX_COUNTER {
+            return None;
+        }
         if found_number != number || length as usize != bytes.len() || expected != bytes.len() {
             return None;
         }
@@ -164,6 +167,16 @@ impl Manifest {
         let last = Lsn::new(take_u64(chunk, &mut at)?);
         let log = LogId(take_array(chunk, &mut at)?);
         let session = SessionId::from_bytes(take_array(chunk, &mut at)?);
+        let counters = [
+            number,
+            u64::from(generation) << 31,
+            epoch,
+            offset,
+            last.get(),
+        ];
+        if counters.iter().any(|counter| *counter >= MAX_COUNTER) {
+            return None;
+        }
         Some(SegmentEntry {
             name: SegmentName {
                 number,

@@ -65,6 +65,10 @@ pub struct Lsn(u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Seq(u64);
 
+/// Counters on disk stay below this: no log gets there, and nothing overflows near it (P14). What
+/// names more was not written by us.
+const MAX_COUNTER: u64 = 1 << 62;
+
 macro_rules! counter {
     ($name:ident) => {
         impl $name {
@@ -265,7 +269,7 @@ impl Opening {
     ) -> Result<(Journal, Receipt), OpenError> {
         let directory = self.settled.directory.clone();
         let fence = fence_payload(self.settled.report.epoch)?;
-        let spans = Spans::new(self.settled.spans.clone());
+        let spans = Spans::new(self.settled.spans.clone(), self.settled.file.clone());
         let mut writer = Writer::new(self.settled, spans.clone(), self.options, carry);
         let mut batch = Vec::with_capacity(records.len() + 1);
         batch.push(Unstamped {
@@ -395,7 +399,7 @@ impl Journal {
     pub fn read(&self, from: Lsn) -> Reader {
         let spans = self.spans.snapshot();
         let last = spans.last().map_or(Lsn::ZERO, |span| span.last);
-        Reader::new(self.directory.clone(), spans, from, last)
+        Reader::new(self.directory.clone(), spans, from, last).pinned(self.spans.pinned())
     }
 
     /// Reads the record at a position; `None` if none stands there.
@@ -405,7 +409,8 @@ impl Journal {
     pub fn read_at(&self, position: &Position) -> Result<Option<Entry>, ReadError> {
         let spans = self.spans.snapshot();
         let last = spans.last().map_or(Lsn::ZERO, |span| span.last);
-        reader::read_at(&self.directory, &spans, position, last)
+        let pinned = self.spans.pinned();
+        reader::read_at(&self.directory, &spans, &pinned, position, last)
     }
 
     /// Writes the witness slots: closes the window in which damage at rest to the last group would

@@ -59,8 +59,8 @@ pub struct Reader {
     /// The next span to open.
     next: usize,
     current: Option<Current>,
-    /// The last segment, held open by a view: a new owner may have replaced it since.
-    pinned: Option<OpenFile>,
+    /// Files that are held open: a new owner may have replaced them since.
+    pinned: Vec<(SegmentName, OpenFile)>,
     /// Nothing below this is given.
     from: Lsn,
     proven: Lsn,
@@ -95,19 +95,16 @@ impl Reader {
             spans,
             next,
             current: None,
-            pinned: None,
+            pinned: Vec::new(),
             from,
             proven,
             ended: false,
         }
     }
 
-    /// With the file of the last segment held open.
-    pub(crate) fn pinned(self, last: Option<OpenFile>) -> Reader {
-        Reader {
-            pinned: last,
-            ..self
-        }
+    /// With files that are held open.
+    pub(crate) fn pinned(self, pinned: Vec<(SegmentName, OpenFile)>) -> Reader {
+        Reader { pinned, ..self }
     }
 
     /// Opens the next span. A segment that is absent or has a bad header is one error for its whole
@@ -122,10 +119,7 @@ impl Reader {
             first: span.base.next(),
             last: span.last,
         };
-        let pinned = self
-            .pinned
-            .clone()
-            .filter(|_| self.next == self.spans.len());
+        let pinned = held(&self.pinned, &name);
         let opened = match pinned.map_or_else(
             || self.directory.open_segment(&name, Access::Read),
             |file| Ok(Some(file)),
@@ -307,10 +301,17 @@ impl Iterator for Reader {
     }
 }
 
-/// Reads the one record that stands at a position.
+/// The file of a segment, if it is held open.
+fn held(pinned: &[(SegmentName, OpenFile)], name: &SegmentName) -> Option<OpenFile> {
+    let found = pinned.iter().find(|(held, _)| held == name);
+    found.map(|(_, file)| file.clone())
+}
+
+/// Reads the one record that stands at a position; `None` if the journal has no such place.
 pub(crate) fn read_at(
     directory: &Directory,
     spans: &[Span],
+    pinned: &[(SegmentName, OpenFile)],
     position: &Position,
     proven: Lsn,
 ) -> Result<Option<Entry>, ReadError> {
@@ -321,8 +322,11 @@ pub(crate) fn read_at(
         return Ok(None);
     };
     let path: PathBuf = directory.file_path(&position.segment.to_string());
-    let file = directory
-        .open_segment(&position.segment, Access::Read)
+    let file = held(pinned, &position.segment)
+        .map_or_else(
+            || directory.open_segment(&position.segment, Access::Read),
+            |file| Ok(Some(file)),
+        )
         .map_err(ReadError::Disk)?
         .ok_or_else(|| {
             let absent = std::io::ErrorKind::NotFound.into();
@@ -349,6 +353,12 @@ pub(crate) fn read_at(
             first: header.lsn,
             last: header.lsn,
         }),
-        At::Nothing => Ok(None),
+        // A place that was given out holds a record: nothing there is damage.
+        At::Nothing => Err(ReadError::Damaged {
+            path,
+            offset: position.offset,
+            first: span.base.next(),
+            last: span.last,
+        }),
     }
 }

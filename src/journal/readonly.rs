@@ -174,13 +174,18 @@ impl JournalView {
             from,
             self.report.watermark,
         )
-        .pinned(self.active.clone())
+        .pinned(self.pinned())
     }
 
     /// The first Lsn of the last segment that holds records: reading from here reads the tail only.
     pub fn tail(&self) -> Lsn {
         let used = self.spans.iter().rev().find(|span| span.last > span.base);
         used.map_or(Lsn::ZERO, |span| span.base.next())
+    }
+
+    fn pinned(&self) -> Vec<(SegmentName, OpenFile)> {
+        let name = self.spans.last().map(|span| span.entry.name);
+        name.zip(self.active.clone()).into_iter().collect()
     }
 
     /// The files in the quarantine folder: what earlier openings cut off torn tails.
@@ -229,6 +234,7 @@ impl JournalView {
         read_at(
             &self.directory,
             &self.spans,
+            &self.pinned(),
             position,
             self.report.watermark,
         )

@@ -43,7 +43,8 @@ impl Writer {
                 last: self.last,
             });
         }
-        self.spans.push(Span::empty(entry, self.last));
+        self.spans
+            .push(Span::empty(entry, self.last), self.file.clone());
         Ok(())
     }
 

@@ -2,10 +2,10 @@
 //! section 2). Each stands in a 4 KiB block of its own, apart from the frames that it vouches for
 //! (W8): one damaged block never takes a frame and its witness together.
 
-use super::Lsn;
 use super::bytes::{patch_u32, put_u32, put_u64, take_array, take_u32, take_u64};
 use super::frame::{LogId, Place};
 use super::names::SegmentName;
+use super::{Lsn, MAX_COUNTER};
 
 /// Unit of damage: claims and frames never share one.
 pub(crate) const BLOCK: u64 = 4096;
@@ -85,7 +85,8 @@ impl StaticHeader {
         let epoch = take_u64(block, &mut at)?;
         let capacity = take_u64(block, &mut at)?;
         // A capacity above the largest, or one that breaks the alignment, was never written by us.
-        if capacity % 8 != 0 || capacity > MAX_CAPACITY {
+        let counters = number.max(epoch).max(u64::from(generation) << 31);
+        if counters >= MAX_COUNTER || capacity % 8 != 0 || capacity > MAX_CAPACITY {
             return None;
         }
         Some(HeaderFound::Good(StaticHeader {
@@ -123,12 +124,13 @@ impl Slot {
 
     pub(crate) fn decode(bytes: &[u8], place: &Place, offset: u64) -> Option<Slot> {
         let mut at = begin_claim(bytes, SLOT_MAGIC, place, offset)?;
-        Some(Slot {
+        let slot = Slot {
             watermark: Lsn::new(take_u64(bytes, &mut at)?),
             tail: take_u64(bytes, &mut at)?,
             epoch: take_u64(bytes, &mut at)?,
             clean: take_u32(bytes, &mut at)? & 1 == 1,
-        })
+        };
+        (slot.watermark.get() < MAX_COUNTER && slot.epoch < MAX_COUNTER).then_some(slot)
     }
 }
 
@@ -168,6 +170,9 @@ impl Seal {
         let footer_len = take_u32(bytes, &mut at)?;
         take_u32(bytes, &mut at)?;
         let epoch = take_u64(bytes, &mut at)?;
+        if end >= MAX_COUNTER || last.get() >= MAX_COUNTER {
+            return None;
+        }
         Some(Seal {
             end,
             last,

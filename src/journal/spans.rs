@@ -3,7 +3,9 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::Lsn;
+use super::directory::OpenFile;
 use super::manifest::SegmentEntry;
+use super::names::SegmentName;
 use super::segment::FRAMES;
 
 /// One segment with the range of its records.
@@ -31,40 +33,59 @@ impl Span {
 
 /// The segments of a journal that is open for writing, as far as they are durable.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Spans(Arc<RwLock<Vec<Span>>>);
+pub(crate) struct Spans(Arc<RwLock<Table>>);
+
+#[derive(Debug, Default)]
+struct Table {
+    spans: Vec<Span>,
+    /// The files of the segments whose end no manifest names yet. A later owner (this process after
+    /// a fault, or another) replaces them by fresh ones and removes their names; what was read from
+    /// them stays readable for those that hold this table.
+    pinned: Vec<(SegmentName, OpenFile)>,
+}
 
 impl Spans {
-    pub(crate) fn new(spans: Vec<Span>) -> Spans {
-        Spans(Arc::new(RwLock::new(spans)))
+    pub(crate) fn new(spans: Vec<Span>, active: OpenFile) -> Spans {
+        let name = spans.last().map(|span| span.entry.name);
+        Spans(Arc::new(RwLock::new(Table {
+            pinned: name.map(|name| (name, active)).into_iter().collect(),
+            spans,
+        })))
+    }
+
+    /// The files that are held open.
+    pub(crate) fn pinned(&self) -> Vec<(SegmentName, OpenFile)> {
+        let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        table.pinned.clone()
     }
 
     pub(crate) fn snapshot(&self) -> Vec<Span> {
-        self.0
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        table.spans.clone()
     }
 
     /// The last Lsn that is durable.
     pub(crate) fn last(&self) -> Lsn {
-        let spans = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        spans.last().map_or(Lsn::ZERO, |span| span.last)
+        let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        table.spans.last().map_or(Lsn::ZERO, |span| span.last)
     }
 
     /// Moves the end of the active segment on, after its sync.
     pub(crate) fn advance(&self, end: u64, last: Lsn) {
-        let mut spans = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(active) = spans.last_mut() {
+        let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(active) = table.spans.last_mut() {
             active.end = end;
             active.last = last;
         }
     }
 
-    /// Adds the next active segment.
-    pub(crate) fn push(&self, span: Span) {
-        self.0
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(span);
+    /// Adds the next active segment. The one before it is sealed, but only the next manifest names
+    /// its end, so both stay pinned; at most two files are.
+    pub(crate) fn push(&self, span: Span, file: OpenFile) {
+        let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        table.pinned.push((span.entry.name, file));
+        let extra = table.pinned.len().saturating_sub(2);
+        table.pinned.drain(..extra);
+        table.spans.push(span);
     }
 }

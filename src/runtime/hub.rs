@@ -274,7 +274,11 @@ impl HubCore {
         match state.recent.front().map(Committed::seq) {
             Some(first) if first <= next => {
                 let skip = usize::try_from(next.get() - first.get()).unwrap_or(usize::MAX);
-                let recent = state.recent.iter().skip(skip).take(self.options.page);
+                let recent = state
+                    .recent
+                    .iter()
+                    .skip(skip)
+                    .take(self.options.page.max(1));
                 At::Events(recent.cloned().collect())
             }
             _ => At::Behind(state.last),

@@ -1,7 +1,9 @@
 //! The commit boundary of a session: the one place where events become durable.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use super::committed::{Committed, Outcome};
 use super::draft::Draft;
@@ -14,12 +16,13 @@ use crate::event::{
     Body, Event, Factory, Header, Key, Limits, check_pairing, decode_header, encode_record,
 };
 use crate::identity::{Coordinates, LoopId, SessionId, StepId};
-use crate::journal::{AppendError, Fault, NotCommitted, Placed};
+use crate::journal::{AppendError, Fault, Lsn, NotCommitted, Placed, ReadError};
 
 /// What is told of a session's commits, in their order: the hub is one.
 ///
-/// It is called between the durable append and the answer to the caller, so it must not block and
-/// must not commit.
+/// It is called between the durable append and the answer to the caller, so it must not block, and
+/// must not commit, observe or close: those wait for the commit that is calling. One that panics is
+/// told nothing more.
 pub trait Observer: Send + Sync {
     /// These events are durable now.
     fn committed(&self, batch: &[Committed]);
@@ -39,6 +42,8 @@ pub(super) struct SessionCore {
     pub(super) io: Arc<IoThread>,
     /// Held for a whole commit: it orders them.
     pub(super) boundary: Mutex<Boundary>,
+    /// The first fault, to be read without waiting for a commit.
+    pub(super) latched: Arc<OnceLock<Fault>>,
     /// Held for moments only.
     state: Arc<Mutex<SessionState>>,
     claimed: Mutex<HashSet<LoopId>>,
@@ -51,6 +56,7 @@ pub(super) struct SessionCore {
 #[derive(Default)]
 pub(super) struct Boundary {
     pub(super) fault: Option<Fault>,
+    pub(super) latched: Arc<OnceLock<Fault>>,
     pub(super) closed: bool,
     pub(super) observers: Vec<Weak<dyn Observer>>,
     /// What opening kept above the watermark: given to the first hub once (design, section 3).
@@ -89,6 +95,7 @@ impl SessionCore {
         state: Arc<Mutex<SessionState>>,
         recovered: Vec<Committed>,
     ) -> SessionCore {
+        let latched = Arc::<OnceLock<Fault>>::default();
         SessionCore {
             id,
             mode,
@@ -96,8 +103,10 @@ impl SessionCore {
             limits,
             factory,
             io,
+            latched: latched.clone(),
             boundary: Mutex::new(Boundary {
                 recovered,
+                latched,
                 ..Boundary::default()
             }),
             state,
@@ -115,8 +124,18 @@ impl SessionCore {
     /// publication, answer. Nothing behind the append happens unless it said that the batch is
     /// durable (P2), and the batch is atomic (P3).
     pub(super) fn commit(&self, drafts: Vec<Draft>) -> Result<Vec<Outcome>, CommitError> {
+        self.commit_with(|_| drafts)
+    }
+
+    /// The same for a batch that depends on where the session stands: it is made when its turn has
+    /// come, behind all commits that were submitted before it.
+    pub(super) fn commit_with(
+        &self,
+        draft: impl FnOnce(&SessionState) -> Vec<Draft>,
+    ) -> Result<Vec<Outcome>, CommitError> {
         let mut boundary = lock(&self.boundary);
         self.ready(&boundary)?;
+        let drafts = draft(&self.state());
         let stamped = self.stamp(drafts)?;
         let (known, prepared) = self.preflight(stamped)?;
         if prepared.is_empty() {
@@ -205,6 +224,13 @@ impl SessionCore {
                 check_pairing(step)?;
             }
             let bytes = encode_record(&event, key.as_ref(), &self.limits)?;
+            if let Some(key) = &key
+                && prepared
+                    .iter()
+                    .any(|before: &Prepared| before.key.as_ref() == Some(key))
+            {
+                return Err(Refusal::KeyTwice { key: key.clone() });
+            }
             if let Some(first) = self.first_commit(&state, key.as_ref(), &bytes)? {
                 known.push(Some(first));
                 repeated = step;
@@ -231,8 +257,14 @@ impl SessionCore {
             .log
             .read_at(&position)
             .map_err(Refusal::FirstUnreadable)?;
+        // What a key remembers stands there: nothing is not "never committed".
         let Some(entry) = entry else {
-            return Ok(None);
+            return Err(Refusal::FirstUnreadable(ReadError::Damaged {
+                path: PathBuf::from(position.segment.to_string()),
+                offset: position.offset,
+                first: Lsn::ZERO,
+                last: Lsn::ZERO,
+            }));
         };
         let reused = || Refusal::KeyReused {
             key: key.clone(),
@@ -290,13 +322,35 @@ impl SessionCore {
             .collect()
     }
 
+    /// Writes the witness slots of the log.
+    pub(super) fn witness(&self, boundary: &mut Boundary) -> Result<(), Refusal> {
+        self.ready(boundary)?;
+        let witnessed = self.log.witness();
+        if let Err(fault) = self.log.health() {
+            boundary.latch(&fault);
+        }
+        witnessed.map_err(|error| match error {
+            AppendError::Unknown(fault)
+            | AppendError::NotCommitted(NotCommitted::Faulted(fault)) => Refusal::Faulted(fault),
+            AppendError::NotCommitted(reason) => Refusal::Journal(reason),
+        })
+    }
+
     /// Runs a commit on the store's I/O thread: it runs to its end whatever becomes of the ticket.
     pub(super) fn submit(
         self: &Arc<Self>,
         drafts: Vec<Draft>,
     ) -> Ticket<Result<Vec<Outcome>, CommitError>> {
+        self.submit_with(move |_| drafts)
+    }
+
+    /// The same for a batch that depends on where the session stands.
+    pub(super) fn submit_with(
+        self: &Arc<Self>,
+        draft: impl FnOnce(&SessionState) -> Vec<Draft> + Send + 'static,
+    ) -> Ticket<Result<Vec<Outcome>, CommitError>> {
         let core = self.clone();
-        self.io.submit(move || core.commit(drafts))
+        self.io.submit(move || core.commit_with(draft))
     }
 
     /// Claims a loop for one handle; `None` if another has it.
@@ -313,10 +367,7 @@ impl Boundary {
     /// Step 5: those who are there are told, in the order of the commits.
     fn publish(&mut self, committed: &[Committed]) {
         self.observers.retain(|observer| match observer.upgrade() {
-            Some(observer) => {
-                observer.committed(committed);
-                true
-            }
+            Some(observer) => told(|| observer.committed(committed)),
             None => false,
         });
     }
@@ -327,9 +378,11 @@ impl Boundary {
             return;
         }
         self.fault = Some(fault.clone());
+        // For those that ask while a commit runs: an observer, or another thread.
+        let _ = self.latched.set(fault.clone());
         for observer in self.observers.drain(..) {
             if let Some(observer) = observer.upgrade() {
-                observer.faulted(fault);
+                told(|| observer.faulted(fault));
             }
         }
     }
@@ -339,8 +392,17 @@ impl Boundary {
         self.closed = true;
         for observer in self.observers.drain(..) {
             if let Some(observer) = observer.upgrade() {
-                observer.closed();
+                told(|| observer.closed());
             }
         }
     }
+}
+
+/// Tells an observer; one that panics is told nothing more, and harms nobody else.
+pub(super) fn told(tell: impl FnOnce()) -> bool {
+    let told = catch_unwind(AssertUnwindSafe(tell)).is_ok();
+    if !told {
+        tracing::error!("an observer of a session panicked; it is told nothing more");
+    }
+    told
 }

@@ -55,6 +55,12 @@ pub enum Refusal {
         /// The first commit under it.
         first: Seq,
     },
+    /// Two events of one batch have the same key.
+    #[error("two events of one batch have the key {key:?}; give each a key of its own")]
+    KeyTwice {
+        /// The key.
+        key: Key,
+    },
     /// The first commit under a repeated key cannot be read to compare it.
     #[error("the first commit under a repeated key cannot be read: {0}")]
     FirstUnreadable(ReadError),

@@ -20,6 +20,8 @@ pub(super) trait Log: Debug + Send + Sync {
     fn read_at(&self, position: &Position) -> Result<Option<Entry>, ReadError>;
     /// Why the log takes no appends any more, if so.
     fn health(&self) -> Result<(), Fault>;
+    /// Vouches for the last record outside its block.
+    fn witness(&self) -> Result<(), AppendError>;
     /// Closes the log.
     fn close(&self) -> Result<(), CloseError>;
 }
@@ -67,6 +69,10 @@ impl Log for OwnJournal {
         self.journal.health()
     }
 
+    fn witness(&self) -> Result<(), AppendError> {
+        self.journal.witness()
+    }
+
     fn close(&self) -> Result<(), CloseError> {
         self.journal.close()
     }
@@ -93,6 +99,10 @@ impl Log for ViewedJournal {
 
     fn health(&self) -> Result<(), Fault> {
         Ok(())
+    }
+
+    fn witness(&self) -> Result<(), AppendError> {
+        Err(NotCommitted::Closed.into())
     }
 
     fn close(&self) -> Result<(), CloseError> {

@@ -304,9 +304,12 @@ fn create_dir(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<(), DiskError> {
         // Also when it was there: who made it may have been cut off before it was durable.
         _ => {}
     }
-    handle
-        .sync()
-        .map_err(|error| DiskError::new(Operation::SyncDirectory, parent, &error))
+    handle.sync().map_err(|error| {
+        // A later sync that succeeds would prove nothing about this name (W6): it is taken back if
+        // nothing is in it, so that the next try makes a new one.
+        let _ = vfs.remove_dir(dir);
+        DiskError::new(Operation::SyncDirectory, parent, &error)
+    })
 }
 
 fn list(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<Vec<String>, DiskError> {

@@ -111,7 +111,9 @@ pub(super) fn write(vfs: &Arc<dyn Vfs>, dir: &Path, layout: Layout) -> Result<()
         .map_err(|error| DiskError::new(Operation::Sync, &temporary, &error))?;
     vfs.rename(&temporary, &path)
         .map_err(|error| DiskError::new(Operation::Rename, &path, &error))?;
-    handle
-        .sync()
-        .map_err(|error| DiskError::new(Operation::SyncDirectory, dir, &error).into())
+    handle.sync().map_err(|error| {
+        // As for directories: the next try makes a new name.
+        let _ = vfs.remove_file(&path);
+        DiskError::new(Operation::SyncDirectory, dir, &error).into()
+    })
 }

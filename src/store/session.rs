@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use super::boundary::{Observer, SessionCore, lock};
+use super::boundary::{Observer, SessionCore, lock, told};
 use super::committed::{Committed, Outcome};
 use super::draft::Draft;
 use super::io::Ticket;
 use super::replay::Replay;
 use super::state::{HistoryItem, OpenTurn, PendingGate, SessionState};
-use super::{CommitError, OrderError, ReplayError, SessionCloseError};
+use super::{CommitError, OrderError, Refusal, ReplayError, SessionCloseError};
 use crate::content::Message;
-use crate::identity::{AgentName, LoopId, SessionId, TurnId};
+use crate::identity::{AgentName, LoopId, SessionId};
 use crate::journal::{Fault, Seq};
 
 /// How a session is opened.
@@ -70,7 +70,8 @@ impl Session {
         self.core.submit(drafts)
     }
 
-    /// Runs something that reads from the disk on the store's I/O thread, for async callers.
+    /// Runs something that reads from the disk on the store's I/O thread, for async callers. There
+    /// is one such thread per store, so the job must not wait for a ticket.
     pub fn run<T: Send + 'static>(
         &self,
         job: impl FnOnce(&Session) -> T + Send + 'static,
@@ -157,7 +158,7 @@ impl Session {
 
     /// Why nothing can be committed any more, if so.
     pub fn fault(&self) -> Option<Fault> {
-        lock(&self.core.boundary).fault.clone()
+        self.core.latched.get().cloned()
     }
 
     /// Tells an observer of all commits from now on; it is told nothing more when it is dropped.
@@ -166,20 +167,14 @@ impl Session {
     pub fn observe(&self, observer: &Arc<dyn Observer>) -> (Seq, Vec<Committed>) {
         let mut boundary = lock(&self.core.boundary);
         if let Some(fault) = &boundary.fault {
-            observer.faulted(fault);
+            told(|| observer.faulted(fault));
         } else if boundary.closed {
-            observer.closed();
+            told(|| observer.closed());
         } else {
             boundary.observers.push(Arc::downgrade(observer));
         }
         let recovered = std::mem::take(&mut boundary.recovered);
         (self.core.state().last, recovered)
-    }
-
-    /// The turn that is open in a loop.
-    pub(super) fn open_turn(&self, loop_id: LoopId) -> Option<TurnId> {
-        let state = self.core.state();
-        Some(state.find(loop_id)?.open?.turn)
     }
 
     /// Checks that the loop exists.
@@ -189,6 +184,16 @@ impl Session {
             .find(loop_id)
             .ok_or(OrderError::UnknownLoop(loop_id))?;
         Ok(found.name.clone())
+    }
+
+    /// Vouches for the last commit outside its own block, as a later commit or a clean close would:
+    /// for hosts that know that they go idle (`docs/guarantees.md` 4).
+    ///
+    /// # Errors
+    /// As for [`Session::commit`]: a failed write or sync faults the session.
+    pub fn witness(&self) -> Result<(), Refusal> {
+        let mut boundary = lock(&self.core.boundary);
+        self.core.witness(&mut boundary)
     }
 
     /// Closes the session for all its handles: later commits are refused. Dropping the last handle

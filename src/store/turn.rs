@@ -9,6 +9,7 @@ pub(crate) use ending::{Group, Last};
 use super::committed::{Committed, Outcome};
 use super::draft::{Draft, StepDraft};
 use super::session::Session;
+use super::state::SessionState;
 use super::{CommitError, OrderError, Refusal};
 use crate::content::RawJson;
 use crate::content::{AssistantMessage, Message, UserMessage};
@@ -181,8 +182,8 @@ impl Loop {
     /// # Errors
     /// As for [`Session::commit`].
     pub fn begin_turn(&mut self, message: UserMessage) -> Result<Turn<'_>, CommitError> {
-        let (id, drafts) = self.first_batch(message)?;
-        let outcomes = self.session.commit(drafts)?;
+        let (id, batch) = self.first_batch(message)?;
+        let outcomes = self.session.core.commit_with(batch)?;
         self.begun(id, &outcomes)
     }
 
@@ -195,44 +196,50 @@ impl Loop {
         &mut self,
         message: UserMessage,
     ) -> Result<Turn<'_>, CommitError> {
-        let (id, drafts) = self.first_batch(message)?;
-        let outcomes = self.session.submit(drafts).await??;
+        let (id, batch) = self.first_batch(message)?;
+        let outcomes = self.session.core.submit_with(batch).await??;
         self.begun(id, &outcomes)
     }
 
-    /// What has to be closed, and the beginning of the turn.
-    fn first_batch(&mut self, message: UserMessage) -> Result<(TurnId, Vec<Draft>), Refusal> {
+    /// The batch that begins a turn: the terminal of a turn that is still open, and the beginning.
+    /// What is open is looked up when the batch is made, behind all that was submitted before: a
+    /// future that was dropped may have a commit under way.
+    fn first_batch(
+        &self,
+        message: UserMessage,
+    ) -> Result<
+        (
+            TurnId,
+            impl FnOnce(&SessionState) -> Vec<Draft> + Send + 'static,
+        ),
+        Refusal,
+    > {
         let id = TurnId::try_new()?;
-        let mut drafts = self.closing();
-        drafts.push(self.draft(
+        let begin = self.draft(
             id,
             TurnStarted {
                 turn_index: 0,
                 message,
             },
-        ));
-        Ok((id, drafts))
-    }
-
-    /// The terminal of a turn that is still open in the log.
-    fn closing(&self) -> Vec<Draft> {
-        let Some(open) = self.session.open_turn(self.id) else {
-            return Vec::new();
+        );
+        let interrupt = self.draft(TurnId::nil(), TurnInterrupted::default());
+        let unwritten = self.unwritten.clone();
+        let batch = move |state: &SessionState| {
+            let open = state.find(begin.loop_id).and_then(|found| found.open);
+            let closing = open.map(|open| {
+                let written = unwritten.into_iter().find(|draft| draft.turn == open.turn);
+                written.unwrap_or_else(|| Draft {
+                    turn: open.turn,
+                    body: Body::from(TurnInterrupted {
+                        turn_index: open.index,
+                        reason: Some(InterruptReason::Dropped),
+                    }),
+                    ..interrupt
+                })
+            });
+            closing.into_iter().chain([begin]).collect()
         };
-        let unwritten = self
-            .unwritten
-            .iter()
-            .filter(|draft| draft.turn == open)
-            .cloned();
-        let mut drafts: Vec<Draft> = unwritten.collect();
-        if drafts.is_empty() {
-            let body = TurnInterrupted {
-                turn_index: self.session.turn_count(self.id),
-                reason: Some(InterruptReason::Dropped),
-            };
-            drafts.push(self.draft(open, body));
-        }
-        drafts
+        Ok((id, batch))
     }
 
     fn begun(&mut self, id: TurnId, outcomes: &[Outcome]) -> Result<Turn<'_>, CommitError> {

@@ -2,3 +2,4 @@
 //! stand in `tests/`.
 
 mod decision;
+mod hostile;
