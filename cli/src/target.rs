@@ -18,8 +18,11 @@ pub(crate) fn session(store: &Store, given: &str) -> Result<SessionId, Failure> 
         .map(|entry| entry.id)
         .filter(|id| id.to_string().starts_with(&wanted))
         .collect();
+    if wanted.is_empty() {
+        matches.clear();
+    }
     match (matches.pop(), matches.is_empty()) {
-        (Some(id), true) if !wanted.is_empty() => Ok(id),
+        (Some(id), true) => Ok(id),
         (Some(last), _) => {
             matches.push(last);
             Err(Failure::Ambiguous {

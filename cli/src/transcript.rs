@@ -123,6 +123,11 @@ impl Transcript {
             path: path.to_owned(),
             error,
         };
+        // Opening a pipe would wait for somebody to write to it.
+        if !std::fs::metadata(path).map_err(failed)?.is_file() {
+            let text = "it is not a regular file";
+            return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, text)));
+        }
         let file = File::open(path).map_err(failed)?;
         let mut limited = BufReader::new(file.take(FILE_BYTES + 1));
         let transcript = Transcript::read(&mut limited).map_err(failed)?;
