@@ -303,3 +303,16 @@ async fn a_dropped_read_of_the_log_loses_nothing() {
     }
     assert_eq!(seqs, (1..=52).collect::<Vec<_>>());
 }
+
+/// Finding of an attack: a hub whose pages hold nothing spun for ever in the poll of a subscriber.
+#[tokio::test]
+async fn a_hub_with_pages_of_nothing_still_delivers() {
+    let world = world();
+    let nothing = HubOptions { page: 0, ..small() };
+    world.session.hub_with(nothing);
+    commit(&world.session, 12);
+    let last = world.session.last_seq().get();
+    let mut events = world.session.subscribe(From::seq(1), Filter::committed());
+    let seqs = next_seqs(&mut events, last as usize).await;
+    assert_eq!(seqs, (1..=last).collect::<Vec<u64>>());
+}
