@@ -245,11 +245,16 @@ impl JournalView {
 /// manifest, the newest generation of each number by the files' own headers. Gives the spans and
 /// the highest watermark that anything readable claims.
 fn salvage(directory: &Directory, evidence: &Evidence) -> Result<(Vec<Span>, Lsn), DiskError> {
+    // Whether the Lsn before the next segment is only a guess: what stood before it is not known.
+    let mut guess = false;
     let entries: Vec<SegmentEntry> = match &evidence.manifest {
         ManifestEvidence::Good(manifest) if evidence.newer_segment.is_none() => {
             manifest.segments.clone()
         }
-        _ => by_headers(directory)?,
+        _ => {
+            guess = true;
+            by_headers(directory)?
+        }
     };
     let mut spans: Vec<Span> = Vec::new();
     let mut watermark = Lsn::ZERO;
@@ -268,11 +273,13 @@ fn salvage(directory: &Directory, evidence: &Evidence) -> Result<(Vec<Span>, Lsn
                 watermark = watermark.max(end.last);
                 base = end.last;
             }
+            guess |= entry.end.is_none();
             continue;
         };
-        let (span, claim) = salvage_segment(&file, &entry, base)?;
+        let (span, claim) = salvage_segment(&file, &entry, base, guess)?;
         watermark = watermark.max(claim);
         base = span.last;
+        guess = false;
         spans.push(span);
     }
     Ok((spans, watermark))
@@ -282,6 +289,7 @@ fn salvage_segment(
     file: &OpenFile,
     entry: &SegmentEntry,
     base: Lsn,
+    guess: bool,
 ) -> Result<(Span, Lsn), DiskError> {
     let place = entry.place();
     if let Some(end) = entry.end {
@@ -312,14 +320,17 @@ fn salvage_segment(
         let header = found.header;
         claim = claim.max(header.watermark);
         if header.lsn > span.last {
-            first.get_or_insert(header.lsn);
+            first.get_or_insert(found);
             span.end = found.end().min(limit);
             span.last = Lsn::new(header.next_lsn().get() - 1);
         }
     }
-    // With the segments before it lost, the first frame says where the segment begins.
-    if base == Lsn::ZERO {
-        span.base = first.map_or(base, |first| Lsn::new(first.get() - 1));
+    // With the segments before it lost, the first frame says where the segment begins. One that does
+    // not stand at the beginning has lost at least one before it.
+    if guess && let Some(first) = first {
+        let missing = if first.offset == FRAMES { 1 } else { 2 };
+        let before = first.header.lsn.get().saturating_sub(missing);
+        span.base = Lsn::new(before).max(base);
     }
     // What is missing between the last readable frame and the claims is reported by the damage.
     Ok((span, claim))
