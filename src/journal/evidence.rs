@@ -109,10 +109,7 @@ fn gather_active(
         HeaderFound::Good(header) => length.min(FRAMES.saturating_add(header.capacity)),
         _ => length,
     };
-    let mut slots = Vec::new();
-    for offset in SLOTS {
-        slots.extend(read_slot(file, &place, offset)?);
-    }
+    let slots = read_slots(file, &place)?;
     let seal = read_seal(file, &place)?;
     let mut window = Window::new(file.clone());
     let first = scan(&mut window, &place, FRAMES, base, limit)?;
@@ -152,8 +149,13 @@ pub(crate) fn read_seal(file: &OpenFile, place: &Place) -> Result<Option<Seal>, 
     Ok(Seal::decode(&read_claim(file, SEAL)?, place))
 }
 
-fn read_slot(file: &OpenFile, place: &Place, offset: u64) -> Result<Option<Slot>, DiskError> {
-    Ok(Slot::decode(&read_claim(file, offset)?, place, offset))
+/// The slots that are valid.
+pub(crate) fn read_slots(file: &OpenFile, place: &Place) -> Result<Vec<Slot>, DiskError> {
+    let mut slots = Vec::new();
+    for offset in SLOTS {
+        slots.extend(Slot::decode(&read_claim(file, offset)?, place, offset));
+    }
+    Ok(slots)
 }
 
 fn first_block_used(file: &OpenFile) -> Result<bool, DiskError> {

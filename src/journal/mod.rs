@@ -26,6 +26,7 @@ mod readonly;
 mod recovery;
 mod report;
 mod roll;
+mod salvage;
 mod scan;
 mod segment;
 mod spans;

@@ -4,18 +4,17 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::decision::{Decision, Evidence, ManifestEvidence, Recovered, decide};
+use super::decision::{Decision, ManifestEvidence, Recovered, decide};
 use super::directory::{Directory, OpenFile, uninterrupted};
 use super::error::{Damage, DiskError, OpenError, Operation};
-use super::evidence::{gather, read_seal, read_static_header};
+use super::evidence::gather;
 use super::footer;
-use super::manifest::{End, SegmentEntry};
-use super::names::{Name, QUARANTINE, SegmentName};
+use super::manifest::End;
+use super::names::{QUARANTINE, SegmentName};
 use super::reader::{Position, Reader, read_at};
 use super::recovery::{foreign, newer};
 use super::report::{Cut, Quarantine, RecoveryReport};
-use super::scan::{Window, search_headers};
-use super::segment::{FRAMES, HeaderFound, MAX_CAPACITY};
+use super::salvage::salvage;
 use super::spans::Span;
 use super::{Entry, Lsn, Owner, ReadError};
 use crate::identity::SessionId;
@@ -239,128 +238,4 @@ impl JournalView {
             self.report.watermark,
         )
     }
-}
-
-/// What can still be read of a damaged journal: the listed segments that are there, or, without a
-/// manifest, the newest generation of each number by the files' own headers. Gives the spans and
-/// the highest watermark that anything readable claims.
-fn salvage(directory: &Directory, evidence: &Evidence) -> Result<(Vec<Span>, Lsn), DiskError> {
-    // Whether the Lsn before the next segment is only a guess: what stood before it is not known.
-    let mut guess = false;
-    let entries: Vec<SegmentEntry> = match &evidence.manifest {
-        ManifestEvidence::Good(manifest) if evidence.newer_segment.is_none() => {
-            manifest.segments.clone()
-        }
-        _ => {
-            guess = true;
-            by_headers(directory)?
-        }
-    };
-    let mut spans: Vec<Span> = Vec::new();
-    let mut watermark = Lsn::ZERO;
-    let mut base = Lsn::ZERO;
-    for entry in entries {
-        let file = directory.open_segment(&entry.name, Access::Read)?;
-        let Some(file) = file else {
-            // An absent segment with a known end leaves a range that the reader reports.
-            if let Some(end) = entry.end {
-                spans.push(Span {
-                    entry,
-                    base,
-                    end: end.offset,
-                    last: end.last,
-                });
-                watermark = watermark.max(end.last);
-                base = end.last;
-            }
-            guess |= entry.end.is_none();
-            continue;
-        };
-        let (span, claim) = salvage_segment(&file, &entry, base, guess)?;
-        watermark = watermark.max(claim);
-        base = span.last;
-        guess = false;
-        spans.push(span);
-    }
-    Ok((spans, watermark))
-}
-
-fn salvage_segment(
-    file: &OpenFile,
-    entry: &SegmentEntry,
-    base: Lsn,
-    guess: bool,
-) -> Result<(Span, Lsn), DiskError> {
-    let place = entry.place();
-    if let Some(end) = entry.end {
-        let span = Span {
-            entry: *entry,
-            base,
-            end: end.offset,
-            last: end.last,
-        };
-        return Ok((span, end.last));
-    }
-    if let Some(seal) = read_seal(file, &place)? {
-        let span = Span {
-            entry: *entry,
-            base,
-            end: seal.end,
-            last: seal.last,
-        };
-        return Ok((span, seal.last));
-    }
-    let limit = file.len()?.min(FRAMES.saturating_add(MAX_CAPACITY));
-    let mut window = Window::new(file.clone());
-    let mut span = Span::empty(*entry, base);
-    let mut claim = base;
-    let mut first = None;
-    for found in search_headers(&mut window, &place, FRAMES, limit)? {
-        // Payloads are checked when they are read: a header says that the record was there.
-        let header = found.header;
-        claim = claim.max(header.watermark);
-        if header.lsn > span.last {
-            first.get_or_insert(found);
-            span.end = found.end().min(limit);
-            span.last = Lsn::new(header.next_lsn().get() - 1);
-        }
-    }
-    // With the segments before it lost, the first frame says where the segment begins. One that does
-    // not stand at the beginning has lost at least one before it.
-    if guess && let Some(first) = first {
-        let missing = if first.offset == FRAMES { 1 } else { 2 };
-        let before = first.header.lsn.get().saturating_sub(missing);
-        span.base = Lsn::new(before).max(base);
-    }
-    // What is missing between the last readable frame and the claims is reported by the damage.
-    Ok((span, claim))
-}
-
-fn by_headers(directory: &Directory) -> Result<Vec<SegmentEntry>, DiskError> {
-    let mut newest: std::collections::BTreeMap<u64, SegmentEntry> = Default::default();
-    for (_, name) in directory.names()? {
-        let Name::Segment(name) = name else { continue };
-        let Some(file) = directory.open_segment(&name, Access::Read)? else {
-            continue;
-        };
-        let HeaderFound::Good(header) = read_static_header(&file)? else {
-            continue;
-        };
-        let rank = |name: &SegmentName| (name.generation, name.epoch);
-        let entry = SegmentEntry {
-            name,
-            end: None,
-            log: header.log,
-            session: SessionId::nil(),
-        };
-        newest
-            .entry(name.number)
-            .and_modify(|old| {
-                if rank(&name) > rank(&old.name) {
-                    *old = entry;
-                }
-            })
-            .or_insert(entry);
-    }
-    Ok(newest.into_values().collect())
 }

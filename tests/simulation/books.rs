@@ -44,6 +44,9 @@ pub struct Books {
     pub settled: Vec<Item>,
     /// In flight or without an outcome, in the order in which they were handed over.
     pub unknown: Vec<Batch>,
+    /// Frames of unknown batches that were not kept, or that overtaken processes handed over. Never
+    /// seen again, except marked as not proven in what is left of a damaged log.
+    pub dead: Vec<Item>,
     /// The epoch of the last opening that served: who has a lower one is overtaken.
     pub rank: u64,
     /// The highest claim "durable up to here" that must be on the medium. What an opening keeps of
@@ -130,6 +133,8 @@ impl Books {
         };
         if epoch >= self.rank {
             self.unknown.push(batch.clone());
+        } else {
+            self.dead.extend(batch.items.clone());
         }
         batch
     }
@@ -233,8 +238,11 @@ impl Books {
     /// what was unknown is dead.
     pub fn decide(&mut self, entries: &[Entry]) -> Result<usize, String> {
         let kept = self.judge(entries)?;
-        for batch in std::mem::take(&mut self.unknown).into_iter().take(kept) {
-            self.settled.extend(batch.items);
+        for (number, batch) in std::mem::take(&mut self.unknown).into_iter().enumerate() {
+            match number < kept {
+                true => self.settled.extend(batch.items),
+                false => self.dead.extend(batch.items),
+            }
         }
         Ok(kept)
     }

@@ -322,7 +322,11 @@ impl Kept {
                             crate::site::check(crate::books::matches(&entry, item), "a kept view");
                             next += 1;
                         }
-                        Err(_) if site.disk.faults_fired() > fired => return,
+                        Err(_) if site.disk.faults_fired() > fired => {
+                            // The fault may have ended its process.
+                            *last = 0;
+                            return;
+                        }
                         Err(error) => panic!("VIOLATION: a kept view: {error}"),
                     }
                 }
