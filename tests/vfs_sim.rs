@@ -1036,7 +1036,11 @@ fn a_slow_sync_returns_when_it_is_let_go() {
     let slow = std::thread::spawn(move || file.sync_data());
     assert!(stall.wait_for(1, std::time::Duration::from_secs(20)));
     assert_eq!(stall.waiting(), 1);
-    assert_eq!(disk.read_durable("/f").unwrap(), b"", "nothing happened yet");
+    assert_eq!(
+        disk.read_durable("/f").unwrap(),
+        b"",
+        "nothing happened yet"
+    );
     assert!(!slow.is_finished());
     disk.identity(p("/f")).unwrap();
     drop(stall);

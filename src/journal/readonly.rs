@@ -30,9 +30,9 @@ pub struct JournalView {
     report: RecoveryReport,
     damage: Option<Damage>,
     owner: SessionId,
-    /// The active segment. A new owner replaces it by a fresh file and removes its name; what was
-    /// in it when the view was opened stays readable here.
-    active: Option<OpenFile>,
+    /// The segments whose end no manifest names. A new owner replaces them by fresh files and removes
+    /// their names; what was in them when the view was opened stays readable here.
+    pinned: Vec<(SegmentName, OpenFile)>,
 }
 
 impl JournalView {
@@ -72,18 +72,16 @@ impl JournalView {
                     report: RecoveryReport::fresh(manifest.epoch),
                     damage: None,
                     owner,
-                    active: None,
+                    pinned: Vec::new(),
                 }),
                 Decision::Recovered(recovered) => {
-                    let active = directory
-                        .open_segment(&recovered.active.name, Access::Read)
-                        .map_err(OpenError::Disk)?;
-                    if active.is_none() && attempt < ATTEMPTS {
+                    let pinned = Self::pin(&directory, &recovered).map_err(OpenError::Disk)?;
+                    if pinned.is_none() && attempt < ATTEMPTS {
                         // Replaced since it was read: there is a newer manifest.
                         continue;
                     }
                     let mut view = Self::whole(directory, owner, &recovered);
-                    view.active = active;
+                    view.pinned = pinned.unwrap_or_default();
                     Ok(view)
                 }
                 Decision::Damaged(_) if attempt < ATTEMPTS => continue,
@@ -99,11 +97,28 @@ impl JournalView {
                         report,
                         damage: Some(damage),
                         owner,
-                        active: None,
+                        pinned: Vec::new(),
                     })
                 }
             };
         }
+    }
+
+    /// Opens the segments whose end no manifest names; `None` if one is gone.
+    fn pin(
+        directory: &Directory,
+        recovered: &Recovered,
+    ) -> Result<Option<Vec<(SegmentName, OpenFile)>>, DiskError> {
+        let sealed = recovered.finished.iter().filter(|(_, _, by_seal)| *by_seal);
+        let names = sealed.map(|(entry, _, _)| entry.name);
+        let mut pinned = Vec::new();
+        for name in names.chain([recovered.active.name]) {
+            match directory.open_segment(&name, Access::Read)? {
+                Some(file) => pinned.push((name, file)),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(pinned))
     }
 
     fn whole(directory: Directory, owner: SessionId, recovered: &Recovered) -> JournalView {
@@ -141,7 +156,7 @@ impl JournalView {
             report,
             damage: None,
             owner,
-            active: None,
+            pinned: Vec::new(),
         }
     }
 
@@ -173,18 +188,13 @@ impl JournalView {
             from,
             self.report.watermark,
         )
-        .pinned(self.pinned())
+        .pinned(self.pinned.clone())
     }
 
     /// The first Lsn of the last segment that holds records: reading from here reads the tail only.
     pub fn tail(&self) -> Lsn {
         let used = self.spans.iter().rev().find(|span| span.last > span.base);
         used.map_or(Lsn::ZERO, |span| span.base.next())
-    }
-
-    fn pinned(&self) -> Vec<(SegmentName, OpenFile)> {
-        let name = self.spans.last().map(|span| span.entry.name);
-        name.zip(self.active.clone()).into_iter().collect()
     }
 
     /// The files in the quarantine folder: what earlier openings cut off torn tails.
@@ -233,7 +243,7 @@ impl JournalView {
         read_at(
             &self.directory,
             &self.spans,
-            &self.pinned(),
+            &self.pinned,
             position,
             self.report.watermark,
         )

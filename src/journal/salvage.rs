@@ -4,7 +4,8 @@
 //! Without a manifest nothing says which files count. Three rules of the writer do (W6, W9): numbers
 //! go up with epochs, so a file with a lower epoch than one before it was left behind by somebody
 //! who was overtaken; of two files that hold the same Lsn the one of the newer epoch counts; and of
-//! the generations of one number the newest that was finished, which is the one that reaches on.
+//! the generations of one number the newest. That holds of files that were finished: a later one holds
+//! all that was kept of an earlier one, so one that reaches less far without a break is not finished.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +14,10 @@ use super::decision::{Evidence, ManifestEvidence};
 use super::directory::{Directory, OpenFile};
 use super::error::DiskError;
 use super::evidence::{read_seal, read_slots, read_static_header};
+use super::frame::Place;
 use super::manifest::SegmentEntry;
 use super::names::{Name, SegmentName};
-use super::scan::{Found, Window, search_headers};
+use super::scan::{Found, Window, scan, search_headers};
 use super::segment::{FRAMES, HeaderFound, MAX_CAPACITY};
 use super::spans::Span;
 use crate::identity::SessionId;
@@ -28,7 +30,10 @@ pub(crate) fn salvage(
 ) -> Result<(Vec<Span>, Lsn), DiskError> {
     // All of them finished: what was listed behind them is lost with a newer manifest.
     let outdated = evidence.newer_segment.is_some()
-        || evidence.segments.iter().all(|segment| segment.end.is_some());
+        || evidence
+            .segments
+            .iter()
+            .all(|segment| segment.end.is_some());
     match &evidence.manifest {
         ManifestEvidence::Good(manifest) if !outdated => listed(directory, &manifest.segments),
         _ => by_headers(directory),
@@ -98,7 +103,7 @@ fn by_headers(directory: &Directory) -> Result<(Vec<Span>, Lsn), DiskError> {
         }
         let rank = |content: &Content| {
             let name: &SegmentName = &content.entry.name;
-            (content.last, name.generation, name.epoch)
+            (content.whole, name.generation, name.epoch)
         };
         match newest.get(&name.number) {
             Some(other) if rank(other) >= rank(&content) => {}
@@ -108,12 +113,15 @@ fn by_headers(directory: &Directory) -> Result<(Vec<Span>, Lsn), DiskError> {
         }
     }
     let mut counting: Vec<Content> = Vec::new();
-    let mut epoch = 0;
     for content in newest.into_values() {
-        if content.entry.name.epoch < epoch {
+        let before = counting.last();
+        let left_behind =
+            before.is_some_and(|before| content.entry.name.epoch < before.entry.name.epoch);
+        let unfinished = before
+            .is_some_and(|before| content.base < before.whole && content.whole < before.whole);
+        if left_behind || unfinished {
             continue;
         }
-        epoch = content.entry.name.epoch;
         // What it holds too is older there, and may have been given up.
         while let Some(before) = counting.last_mut()
             && before.last > content.base
@@ -138,6 +146,8 @@ struct Content {
     base: Lsn,
     /// The last Lsn that is shown.
     last: Lsn,
+    /// The last Lsn up to which whole batches follow each other without a break; only for guesses.
+    whole: Lsn,
     /// The highest watermark that its headers, its slots and its seal claim.
     claim: Lsn,
     frames: Vec<Found>,
@@ -173,6 +183,7 @@ impl Content {
             entry: *entry,
             base,
             last,
+            whole: Lsn::ZERO,
             claim,
             frames,
             seal,
@@ -183,6 +194,7 @@ impl Content {
             let missing = if first.offset == FRAMES { 1 } else { 2 };
             let before = first.header.lsn.get().saturating_sub(missing);
             content.base = Lsn::new(before).max(base);
+            content.whole = whole(&mut window, &place, &content.frames, limit)?;
         }
         match seal {
             Some((_, last)) => {
@@ -215,6 +227,23 @@ impl Content {
     }
 }
 
+/// The last Lsn of whole batches, payloads included, that follow each other from the first frame on.
+fn whole(
+    window: &mut Window,
+    place: &Place,
+    frames: &[Found],
+    limit: u64,
+) -> Result<Lsn, DiskError> {
+    let Some(first) = frames.first().filter(|first| first.offset == FRAMES) else {
+        return Ok(Lsn::ZERO);
+    };
+    let base = Lsn::new(first.header.lsn.get().saturating_sub(1));
+    let found = scan(window, place, FRAMES, base, limit)?;
+    let last = found.frames.iter().rfind(|frame| frame.header.ends_batch());
+    Ok(last.map_or(base, |frame| Lsn::new(frame.header.next_lsn().get() - 1)))
+}
+
+/// The Lsn of the last frame of the batch that a frame belongs to.
 fn end_of_batch(frame: &Found) -> Lsn {
     let header = &frame.header;
     let behind = header.batch_count.saturating_sub(header.batch_index).max(1);

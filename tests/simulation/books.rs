@@ -74,7 +74,11 @@ impl Books {
     }
 
     pub fn last_seq(&self, session: SessionId) -> u64 {
-        let pending = self.unknown.iter().rev().flat_map(|batch| batch.items.iter().rev());
+        let pending = self
+            .unknown
+            .iter()
+            .rev()
+            .flat_map(|batch| batch.items.iter().rev());
         pending
             .chain(self.settled.iter().rev())
             .find_map(|item| match &item.what {
@@ -180,7 +184,10 @@ impl Books {
     pub fn check_receipt(&self, batch: &Batch, receipt: &Receipt) -> Result<(), String> {
         let first = batch.items.first().map_or(0, |item| item.lsn);
         if receipt.first.get() != first {
-            return Err(format!("the receipt begins at {}, not at {first}", receipt.first));
+            return Err(format!(
+                "the receipt begins at {}, not at {first}",
+                receipt.first
+            ));
         }
         let records = batch.items.iter().filter_map(|item| match item.what {
             What::Record { seq, .. } => Some((item.lsn, seq)),

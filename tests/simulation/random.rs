@@ -16,7 +16,11 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
-    Some(text.trim().parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
+    Some(
+        text.trim()
+            .parse()
+            .unwrap_or_else(|_| panic!("{name}={text} is not a number")),
+    )
 }
 
 fn message(panic: &(dyn Any + Send)) -> String {

@@ -231,10 +231,15 @@ impl Log<'_> {
             Err(error) => panic!("VIOLATION: {damage:?}: {error}"),
         };
         let found = view.as_ref().and_then(|view| view.damage());
-        let read = view.as_ref().map(|view| self.read(view.read(Lsn::ZERO), damage));
+        let read = view
+            .as_ref()
+            .map(|view| self.read(view.read(Lsn::ZERO), damage));
         let (got, gaps) = read.unwrap_or_default();
         let reported = refused || gaps || found.is_some();
-        let lost = self.entries.iter().filter(|entry| !got.contains(&entry.lsn));
+        let lost = self
+            .entries
+            .iter()
+            .filter(|entry| !got.contains(&entry.lsn));
         let lost: Vec<&Entry> = lost.collect();
         if reported {
             site.count("damages reported");
@@ -247,7 +252,9 @@ impl Log<'_> {
                 first.lsn
             );
             site.count("damages in the window");
-            let cut = view.as_ref().is_some_and(|view| view.report().cut.is_some());
+            let cut = view
+                .as_ref()
+                .is_some_and(|view| view.report().cut.is_some());
             assert!(
                 cut || damage.what.ends_with("zeroed"),
                 "VIOLATION: {damage:?}: a cut that is not reported"
@@ -296,8 +303,14 @@ impl Log<'_> {
         }
         if !unsettled.is_empty() {
             self.site.count("damaged views that show what was given up");
-            let whole = unsettled.iter().map(|(index, _)| *index).eq(0..unsettled[0].1);
-            assert!(whole || gaps, "VIOLATION: {damage:?}: half a batch as if it were whole");
+            let whole = unsettled
+                .iter()
+                .map(|(index, _)| *index)
+                .eq(0..unsettled[0].1);
+            assert!(
+                whole || gaps,
+                "VIOLATION: {damage:?}: half a batch as if it were whole"
+            );
         }
         (got, gaps)
     }

@@ -154,7 +154,10 @@ impl Site {
         let kept = books
             .judge(&entries)
             .unwrap_or_else(|error| panic!("VIOLATION: a view: {error}"));
-        check(books.judge_watermark(view.report().watermark.get()), "a view");
+        check(
+            books.judge_watermark(view.report().watermark.get()),
+            "a view",
+        );
         let proven = entries.iter().filter(|entry| entry.proven);
         if let Some(entry) = proven.last()
             && entry.lsn.get() > books.last()
@@ -371,7 +374,11 @@ impl Site {
                 Ok(receipt) => format!("ok at {}", receipt.first),
                 Err(error) => error.to_string(),
             };
-            format!("epoch {} appends {}: {outcome}", process.epoch, records.len())
+            format!(
+                "epoch {} appends {}: {outcome}",
+                process.epoch,
+                records.len()
+            )
         });
         let excused = process.is_excused(self);
         match result {

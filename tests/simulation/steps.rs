@@ -83,7 +83,8 @@ impl World {
             0 => self.rng.below(60),
             _ => self.rng.below(12),
         };
-        self.site.say(|| format!("planned: {kind:?} at call {number} of class {class}"));
+        self.site
+            .say(|| format!("planned: {kind:?} at call {number} of class {class}"));
         self.site.count("faults planned");
         let (calls, site) = (AtomicU64::new(0), self.site.clone());
         let filter = move |op: &Op| {
@@ -134,7 +135,9 @@ impl World {
                 looking.count("views within a call");
                 looking.look();
             };
-            within(&site, moment, look, || site.append(process, &batch, expected));
+            within(&site, moment, look, || {
+                site.append(process, &batch, expected)
+            });
         });
     }
 
@@ -270,7 +273,8 @@ impl World {
             return;
         };
         self.site.count("takeovers");
-        self.site.say(|| format!("epoch {} loses its lock", old.epoch));
+        self.site
+            .say(|| format!("epoch {} loses its lock", old.epoch));
         let _ = self.site.disk.break_lock(lock());
         let vfs = self.site.disk.new_process();
         let records = self.first_records();
@@ -303,7 +307,8 @@ impl World {
             return;
         };
         self.site.count("takeovers within a call");
-        self.site.say(|| format!("epoch {} is stopped within a call", old.epoch));
+        self.site
+            .say(|| format!("epoch {} is stopped within a call", old.epoch));
         let vfs = self.site.disk.new_process();
         let records = self.first_records();
         let new = Arc::new(Mutex::new(None));
@@ -317,15 +322,19 @@ impl World {
         if close {
             within(&site, Some(moment % 8), act, || site.close(old));
         } else {
-            within(&site, Some(moment % 30), act, || site.append(&mut old, &batch, None));
+            within(&site, Some(moment % 30), act, || {
+                site.append(&mut old, &batch, None)
+            });
             self.stale.push(old);
         }
         self.process = new.lock().unwrap().take();
         if vfs.has_crashed() {
             self.kill();
-        } else if self.process.is_none() && self.stale.last().is_some_and(|old| {
-            old.epoch == self.site.books().rank && self.site.openings() == old.number
-        }) {
+        } else if self.process.is_none()
+            && self.stale.last().is_some_and(|old| {
+                old.epoch == self.site.books().rank && self.site.openings() == old.number
+            })
+        {
             // The moment never came: it is the owner as before.
             self.process = self.stale.pop();
         }
@@ -391,4 +400,3 @@ fn read_place(site: &Site, process: &Process, index: usize) {
         Err(error) => panic!("VIOLATION: the place of Lsn {lsn}: {error}"),
     }
 }
-

@@ -50,7 +50,9 @@ impl World {
             quarantine_files: *rng.pick(&[0, 2, 64]),
         };
         let count = *rng.pick(&[1, 1, 1, 2, 5]);
-        let sessions: Vec<SessionId> = (1..=count).map(|n| SessionId::from_bytes([n; 16])).collect();
+        let sessions: Vec<SessionId> = (1..=count)
+            .map(|n| SessionId::from_bytes([n; 16]))
+            .collect();
         let owner = match sessions[..] {
             [session] => Owner::Session(session),
             _ => Owner::Shared,
@@ -118,7 +120,8 @@ impl World {
     /// Kills whoever has the journal open.
     pub fn kill(&mut self) {
         if let Some(process) = self.process.take() {
-            self.site.say(|| format!("epoch {} is killed", process.epoch));
+            self.site
+                .say(|| format!("epoch {} is killed", process.epoch));
             self.site.count("kills");
             process.vfs.kill();
         }
@@ -192,7 +195,10 @@ impl World {
         let Ok(image) = self.site.disk.read_file(&file) else {
             return;
         };
-        let last = self.process.as_ref().and_then(|process| process.places.last());
+        let last = self
+            .process
+            .as_ref()
+            .and_then(|process| process.places.last());
         let last = last.map_or(0, |(_, position)| position.offset);
         let length = {
             let books = self.site.books();
@@ -376,4 +382,3 @@ fn steady(path: &Path) -> String {
 pub fn lock() -> std::path::PathBuf {
     dir().join("LOCK")
 }
-
