@@ -192,7 +192,7 @@ fn newer_segment(
 
 /// Whether a file holds the fence of the epoch that its name bears. Copied frames are stamped with
 /// that epoch too, older fences among them: the epoch in the fence's own payload tells.
-fn holds_fence(
+pub(crate) fn holds_fence(
     directory: &Directory,
     segment: &SegmentName,
     log: LogId,

@@ -4,8 +4,9 @@
 //! Without a manifest nothing says which files count. Three rules of the writer do (W6, W9): numbers
 //! go up with epochs, so a file with a lower epoch than one before it was left behind by somebody
 //! who was overtaken; of two files that hold the same Lsn the one of the newer epoch counts; and of
-//! the generations of one number the newest. That holds of files that were finished: a later one holds
-//! all that was kept of an earlier one, so one that reaches less far without a break is not finished.
+//! the generations of one number the newest. That holds of files that were listed, and a file is listed
+//! before it gets the fence of its epoch; one without a fence that reaches less far without a break
+//! than the one before it was never finished.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +14,10 @@ use super::Lsn;
 use super::decision::{Evidence, ManifestEvidence};
 use super::directory::{Directory, OpenFile};
 use super::error::DiskError;
-use super::evidence::{read_seal, read_slots, read_static_header};
+use super::evidence::{holds_fence, read_seal, read_slots, read_static_header};
 use super::frame::Place;
 use super::manifest::SegmentEntry;
-use super::names::{Name, SegmentName};
+use super::names::Name;
 use super::scan::{Found, Window, scan, search_headers};
 use super::segment::{FRAMES, HeaderFound, MAX_CAPACITY};
 use super::spans::Span;
@@ -97,16 +98,14 @@ fn by_headers(directory: &Directory) -> Result<(Vec<Span>, Lsn), DiskError> {
             log: header.log,
             session: SessionId::nil(),
         };
-        let content = Content::read(&file, &entry, Lsn::ZERO, true)?;
+        let mut content = Content::read(&file, &entry, Lsn::ZERO, true)?;
         if content.frames.is_empty() {
             continue;
         }
-        let rank = |content: &Content| {
-            let name: &SegmentName = &content.entry.name;
-            (content.whole, name.generation, name.epoch)
-        };
+        content.fenced = holds_fence(directory, &name, header.log)?;
+        // The listing is sorted: the generations of a number come in their order.
         match newest.get(&name.number) {
-            Some(other) if rank(other) >= rank(&content) => {}
+            Some(older) if !content.replaces(older) => {}
             _ => {
                 newest.insert(name.number, content);
             }
@@ -117,8 +116,8 @@ fn by_headers(directory: &Directory) -> Result<(Vec<Span>, Lsn), DiskError> {
         let before = counting.last();
         let left_behind =
             before.is_some_and(|before| content.entry.name.epoch < before.entry.name.epoch);
-        let unfinished = before
-            .is_some_and(|before| content.base < before.whole && content.whole < before.whole);
+        let unfinished =
+            before.is_some_and(|before| content.base < before.whole && !content.replaces(before));
         if left_behind || unfinished {
             continue;
         }
@@ -148,6 +147,8 @@ struct Content {
     last: Lsn,
     /// The last Lsn up to which whole batches follow each other without a break; only for guesses.
     whole: Lsn,
+    /// Whether it holds the fence of its epoch; only for guesses.
+    fenced: bool,
     /// The highest watermark that its headers, its slots and its seal claim.
     claim: Lsn,
     frames: Vec<Found>,
@@ -184,6 +185,7 @@ impl Content {
             base,
             last,
             whole: Lsn::ZERO,
+            fenced: false,
             claim,
             frames,
             seal,
@@ -214,6 +216,11 @@ impl Content {
         let next = self.frames.last().map(|frame| frame.header.next_lsn());
         self.last = next.map_or(self.base, |next| Lsn::new(next.get() - 1));
         self.seal = None;
+    }
+
+    /// Whether it takes the place of an older file that holds the same Lsns.
+    fn replaces(&self, older: &Content) -> bool {
+        self.fenced || self.whole >= older.whole
     }
 
     fn span(&self, last: Lsn) -> Span {

@@ -67,9 +67,15 @@ impl Site {
 
     /// The same journal on another disk, with books of its own.
     pub fn on(&self, disk: SimVfs) -> Site {
+        let books = self.books().clone();
+        self.at(disk, books)
+    }
+
+    /// The same journal on another disk, at another moment.
+    pub fn at(&self, disk: SimVfs, books: Books) -> Site {
         Site {
             disk,
-            books: Arc::new(Mutex::new(self.books().clone())),
+            books: Arc::new(Mutex::new(books)),
             flags: Arc::default(),
             ..self.clone()
         }
@@ -158,8 +164,7 @@ impl Site {
             books.judge_watermark(view.report().watermark.get()),
             "a view",
         );
-        let proven = entries.iter().filter(|entry| entry.proven);
-        if let Some(entry) = proven.last()
+        if let Some(entry) = entries.iter().rfind(|entry| entry.proven)
             && entry.lsn.get() > books.last()
         {
             panic!("VIOLATION: a view calls Lsn {} proven", entry.lsn);

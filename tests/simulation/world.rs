@@ -76,7 +76,7 @@ impl World {
     /// Lives one seed to its end.
     pub fn run(seed: u64, trace: bool) -> Counts {
         let mut world = World::new(seed, trace);
-        let steps = world.rng.between(20, 70);
+        let steps = world.rng.between(30, 120);
         for _ in 0..steps {
             if !world.step() {
                 world.site.count("runs that a lying medium ended");
@@ -371,7 +371,7 @@ pub fn loss(seed: u64) -> impl FnMut(&ChoicePoint) -> usize {
 }
 
 /// The name of a file without the part that is random.
-fn steady(path: &Path) -> String {
+pub fn steady(path: &Path) -> String {
     let name = path.to_string_lossy();
     match name.find("tmp-") {
         Some(at) => name.chars().take(at + 14).collect(),
