@@ -96,7 +96,7 @@ fn record(number: u64, length: usize) -> Record {
     let mut bytes = vec![0; length];
     let mut state = number;
     for (index, byte) in bytes.iter_mut().enumerate() {
-        state = mix(state + 1);
+        state = mix(state.wrapping_add(1));
         if index < 200 || index + 16 >= length {
             *byte = state as u8 | 1;
         }

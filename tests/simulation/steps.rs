@@ -127,7 +127,7 @@ impl World {
             _ => None,
         };
         // Another process may look at any call of it.
-        let moment = self.rng.chance(15).then(|| self.rng.below(40));
+        let moment = self.rng.chance(15).then(|| self.moment());
         self.with_owner(|world, process| {
             let site = world.site.clone();
             let looking = site.clone();
@@ -139,6 +139,14 @@ impl World {
                 site.append(process, &batch, expected)
             });
         });
+    }
+
+    /// A call of an append: mostly one of its write, its sync and its check, else one of a roll.
+    fn moment(&mut self) -> u64 {
+        match self.rng.chance(75) {
+            true => self.rng.below(4),
+            false => self.rng.below(40),
+        }
     }
 
     fn read(&mut self) {
@@ -217,6 +225,9 @@ impl World {
     /// Nobody has the journal open. Damage may be tried on copies of the disk; then it is opened,
     /// perhaps with crashes inside recovery.
     fn reopen(&mut self) -> bool {
+        if self.site.is_full() && self.rng.chance(40) {
+            self.site.set_full(None);
+        }
         if self.stale.is_empty() && !self.site.has_lied() && self.rng.chance(35) {
             let image = self.site.disk.snapshot();
             image.power_loss_with(&mut loss(self.rng.next()));
@@ -315,14 +326,15 @@ impl World {
         let site = self.site.clone();
         let (opening, opened, process) = (site.clone(), new.clone(), vfs.clone());
         let act = move || {
+            opening.count("takeovers within a call");
             let _ = opening.disk.break_lock(lock());
             *opened.lock().unwrap() = opening.open(&process, &records);
         };
-        let (moment, batch, close) = (self.rng.below(40), self.batch(), self.rng.chance(15));
+        let (moment, batch, close) = (self.moment(), self.batch(), self.rng.chance(15));
         if close {
-            within(&site, Some(moment % 8), act, || site.close(old));
+            within(&site, Some(moment % 12), act, || site.close(old));
         } else {
-            within(&site, Some(moment % 30), act, || {
+            within(&site, Some(moment), act, || {
                 site.append(&mut old, &batch, None)
             });
             self.stale.push(old);
