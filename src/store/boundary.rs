@@ -289,7 +289,7 @@ impl SessionCore {
         prepared: Vec<Prepared>,
     ) -> CommitError {
         // A journal can fault at a moment when this batch was certainly not written.
-        if let Err(fault) = self.log.health() {
+        if let Some(fault) = self.log.fault() {
             boundary.latch(&fault);
         }
         match error {
@@ -326,7 +326,7 @@ impl SessionCore {
     pub(super) fn witness(&self, boundary: &mut Boundary) -> Result<(), Refusal> {
         self.ready(boundary)?;
         let witnessed = self.log.witness();
-        if let Err(fault) = self.log.health() {
+        if let Some(fault) = self.log.fault() {
             boundary.latch(&fault);
         }
         witnessed.map_err(|error| match error {

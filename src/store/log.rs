@@ -19,7 +19,7 @@ pub(super) trait Log: Debug + Send + Sync {
     /// The record at a place.
     fn read_at(&self, position: &Position) -> Result<Option<Entry>, ReadError>;
     /// Why the log takes no appends any more, if so.
-    fn health(&self) -> Result<(), Fault>;
+    fn fault(&self) -> Option<Fault>;
     /// Vouches for the last record outside its block.
     fn witness(&self) -> Result<(), AppendError>;
     /// Closes the log.
@@ -54,7 +54,11 @@ impl Log for OwnJournal {
                 payload,
             })
             .collect();
-        Ok(self.journal.append(&records, Some(expected))?.records)
+        Ok(self
+            .journal
+            .append(&records, Some(expected))?
+            .records
+            .to_vec())
     }
 
     fn read(&self, from: Seq) -> Box<dyn Iterator<Item = Result<Entry, ReadError>> + Send> {
@@ -65,8 +69,8 @@ impl Log for OwnJournal {
         self.journal.read_at(position)
     }
 
-    fn health(&self) -> Result<(), Fault> {
-        self.journal.health()
+    fn fault(&self) -> Option<Fault> {
+        self.journal.fault()
     }
 
     fn witness(&self) -> Result<(), AppendError> {
@@ -97,8 +101,8 @@ impl Log for ViewedJournal {
         self.view.read_at(position)
     }
 
-    fn health(&self) -> Result<(), Fault> {
-        Ok(())
+    fn fault(&self) -> Option<Fault> {
+        None
     }
 
     fn witness(&self) -> Result<(), AppendError> {
