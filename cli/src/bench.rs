@@ -7,6 +7,7 @@
 mod append;
 mod counting;
 mod folder;
+mod group;
 mod journal;
 mod limit;
 mod measure;

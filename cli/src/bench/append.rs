@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::BenchError;
 use super::counting::Counts;
 use super::folder::Folder;
+use super::group::overwrite_group;
 use super::journal::Subject;
 use super::limit::{self, Ring};
 use super::measure::Run;
@@ -97,7 +98,7 @@ fn one_round(
 ) -> Result<Round, BenchError> {
     let mut limit = || match plan.writers {
         1 => limit::overwrite(ring, plan.size, plan.part),
-        writers => limit::overwrite_group(ring, writers, plan.size, plan.part),
+        writers => overwrite_group(ring, writers, plan.size, plan.part),
     };
     let ours = || subject.threads(plan.writers, plan.size, plan.part);
     let (limit, (stepwell, counts)) = match number % 2 {

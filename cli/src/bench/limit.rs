@@ -1,10 +1,8 @@
-//! The limits: loops of our own over the same bytes, as good as one can write them plainly, with
+//! The limits of a lone writer: loops of our own over the same bytes, as good as one can write them plainly, with
 //! nothing that makes a log of them (no headers, no checksums, no end that is found again).
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
-use std::thread::{self, Thread};
+use std::sync::Arc;
 use std::time::Duration;
 
 use stepwell::vfs::{File, RealVfs, Vfs as _};
@@ -22,6 +20,7 @@ const PIECE: usize = 1024 * 1024;
 pub(super) struct Ring {
     target: Target,
     length: u64,
+    /// Where the next record goes.
     position: u64,
 }
 
@@ -73,7 +72,7 @@ impl Ring {
     }
 
     /// One write and one sync.
-    fn put(&mut self, bytes: &[u8]) -> Result<(), BenchError> {
+    pub(super) fn put(&mut self, bytes: &[u8]) -> Result<(), BenchError> {
         let length = bytes.len() as u64;
         if self.position + length > self.length {
             self.position = 0;
@@ -110,132 +109,17 @@ pub(super) fn growing(path: &Path, size: usize, duration: Duration) -> Result<Ru
     run
 }
 
-/// Records that wait, in the order in which they came, and whose they are.
-#[derive(Debug, Default)]
-struct Waiting {
-    bytes: Vec<u8>,
-    seats: Vec<usize>,
-    over: bool,
-}
-
-/// Where a writer waits for its acknowledgement.
-#[derive(Debug, Default)]
-struct Seat {
-    state: AtomicU8,
-    thread: OnceLock<Thread>,
-}
-
-const IDLE: u8 = 0;
-const DURABLE: u8 = 1;
-const LOST: u8 = 2;
-
-/// `overwrite_group`: the writers hand copies of their records to one thread, which takes all that
-/// wait, writes them with one write and one sync, and wakes their writers.
-#[derive(Debug)]
-struct Group {
-    waiting: Mutex<Waiting>,
-    work: Condvar,
-    seats: Vec<Seat>,
-}
-
-pub(super) fn overwrite_group(
-    ring: &mut Ring,
-    writers: usize,
-    size: usize,
-    duration: Duration,
-) -> Result<Run, BenchError> {
-    let room = || Waiting {
-        bytes: Vec::with_capacity(writers * size),
-        seats: Vec::with_capacity(writers),
-        over: false,
-    };
-    let group = Group {
-        waiting: Mutex::new(room()),
-        work: Condvar::new(),
-        seats: std::iter::repeat_with(Seat::default)
-            .take(writers)
-            .collect(),
-    };
-    let works = group.seats.iter().enumerate().map(|(number, seat)| {
-        let record = payload(size, number as u64 + 1);
-        let group = &group;
-        move || group.append(number, seat, &record)
-    });
-    let works = works.collect();
-    thread::scope(|scope| {
-        let writing = scope.spawn(|| group.serve(ring, room()));
-        let run = drive(works, duration);
-        group.lock().over = true;
-        group.work.notify_one();
-        // Its error is the cause of the writers' failure.
-        writing.join().unwrap_or(Err(BenchError::Panic))?;
-        run
-    })
-}
-
-impl Group {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+#[cfg(test)]
+impl Ring {
+    pub(super) fn position(&self) -> u64 {
+        self.position
     }
 
-    fn append(&self, number: usize, seat: &Seat, record: &[u8]) -> Result<(), BenchError> {
-        seat.thread.get_or_init(thread::current);
-        let first = {
-            let mut waiting = self.lock();
-            if waiting.over {
-                return Err(BenchError::Stopped);
-            }
-            waiting.bytes.extend_from_slice(record);
-            waiting.seats.push(number);
-            waiting.seats.len() == 1
-        };
-        // Whoever came first has woken the thread already.
-        if first {
-            self.work.notify_one();
-        }
-        loop {
-            match seat.state.swap(IDLE, Ordering::Acquire) {
-                IDLE => thread::park(),
-                DURABLE => return Ok(()),
-                _ => return Err(BenchError::Stopped),
-            }
-        }
-    }
-
-    fn serve(&self, ring: &mut Ring, mut taken: Waiting) -> Result<(), BenchError> {
-        loop {
-            {
-                let mut waiting = self.lock();
-                while waiting.seats.is_empty() {
-                    if waiting.over {
-                        return Ok(());
-                    }
-                    let woken = self.work.wait(waiting);
-                    waiting = woken.unwrap_or_else(PoisonError::into_inner);
-                }
-                std::mem::swap(&mut *waiting, &mut taken);
-                waiting.over = taken.over;
-            }
-            let written = ring.put(&taken.bytes);
-            self.wake(&taken.seats, if written.is_ok() { DURABLE } else { LOST });
-            if written.is_err() {
-                let mut waiting = self.lock();
-                waiting.over = true;
-                self.wake(&waiting.seats, LOST);
-                return written;
-            }
-            taken.bytes.clear();
-            taken.seats.clear();
-        }
-    }
-
-    fn wake(&self, numbers: &[usize], state: u8) {
-        for seat in numbers.iter().filter_map(|number| self.seats.get(*number)) {
-            seat.state.store(state, Ordering::Release);
-            if let Some(thread) = seat.thread.get() {
-                thread.unpark();
-            }
-        }
+    /// With the file open for reading only, so that the next write fails.
+    pub(super) fn read_only(mut self) -> Ring {
+        let path = &self.target.path;
+        self.target.file = RealVfs.open(path, stepwell::vfs::Access::Read).unwrap();
+        self
     }
 }
 
@@ -244,18 +128,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_writes_each_record_and_tells_when_it_fails() {
+    fn the_loops_write_and_wrap_around() {
         let dir = tempfile::tempdir().unwrap();
-        let mut ring = Ring::make(&dir.path().join("ring"), 1).unwrap();
-        let short = Duration::from_millis(20);
-        let run = overwrite_group(&mut ring, 3, 100, short).unwrap();
-        assert_eq!(ring.position, run.appends() * 100);
-        let alone = overwrite(&mut ring, 100, short).unwrap();
-        assert_eq!(ring.position, (run.appends() + alone.appends()) * 100);
-
         let path = dir.path().join("ring");
-        ring.target.file = RealVfs.open(&path, stepwell::vfs::Access::Read).unwrap();
-        let failed = overwrite_group(&mut ring, 3, 100, short);
-        assert!(matches!(failed, Err(BenchError::Disk { .. })));
+        let mut ring = Ring::make(&path, 1).unwrap();
+        let run = overwrite(&mut ring, 100, Duration::from_millis(10)).unwrap();
+        assert_eq!(ring.position, run.appends() * 100);
+        ring.position = ring.length - 99;
+        ring.put(&[0; 100]).unwrap();
+        assert_eq!(ring.position, 100);
+        assert_eq!(path.metadata().unwrap().len(), ring.length);
+
+        let path = dir.path().join("growing");
+        assert!(
+            growing(&path, 100, Duration::from_millis(10))
+                .unwrap()
+                .appends()
+                > 0
+        );
+        assert!(!path.exists());
     }
 }

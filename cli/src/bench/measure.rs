@@ -94,6 +94,11 @@ pub(super) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     }
 }
 
+/// More than four digits behind the point say more than was measured.
+pub(super) fn short(value: f64) -> f64 {
+    (value * 1e4).round() / 1e4
+}
+
 /// How long a piece of work took.
 pub(super) fn time<T>(
     work: impl FnOnce() -> Result<T, BenchError>,

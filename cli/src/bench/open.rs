@@ -11,7 +11,7 @@ use stepwell::vfs::RealVfs;
 use super::BenchError;
 use super::folder::Folder;
 use super::journal;
-use super::measure::{median, time};
+use super::measure::{median, short, time};
 use super::replay::{MEBIBYTE, read, segments};
 use crate::failure::Failure;
 use crate::output::{Output, Progress, Table};
@@ -63,14 +63,14 @@ pub(super) fn run(
         rounds.push(one_round(&path, session)?);
     }
     progress.clear();
-    let over = |value: fn(&Round) -> f64| median(rounds.iter().map(value));
+    let over = |value: fn(&Round) -> f64| short(median(rounds.iter().map(value)));
     let summary = Summary {
         open_mib: mebibytes,
-        clean_ms: over(|round| round.clean) * 1e3,
-        read_only_ms: over(|round| round.read_only) * 1e3,
-        killed_ms: over(|round| round.killed) * 1e3,
-        killed_read_only_ms: over(|round| round.killed_read_only) * 1e3,
-        scan_ms: over(|round| round.scan) * 1e3,
+        clean_ms: over(|round| round.clean * 1e3),
+        read_only_ms: over(|round| round.read_only * 1e3),
+        killed_ms: over(|round| round.killed * 1e3),
+        killed_read_only_ms: over(|round| round.killed_read_only * 1e3),
+        scan_ms: over(|round| round.scan * 1e3),
         killed_more_in_scans: over(|round| (round.killed - round.clean) / round.scan),
         rounds: ROUNDS,
     };

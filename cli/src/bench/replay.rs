@@ -13,7 +13,7 @@ use stepwell::vfs::RealVfs;
 use super::BenchError;
 use super::folder::Folder;
 use super::journal;
-use super::measure::{median, time};
+use super::measure::{median, short, time};
 use crate::failure::Failure;
 use crate::output::{Output, Progress, Table};
 
@@ -72,11 +72,11 @@ pub(super) fn run(
     let size = bytes as f64 / MEBIBYTE as f64;
     let summary = Summary {
         replay_mib: mebibytes,
-        mib_per_s: size / ours,
-        limit_mib_per_s: size / limit,
-        ratio: median(rounds.iter().map(|(limit, ours)| limit / ours)),
-        replay_ms: ours * 1e3,
-        limit_ms: limit * 1e3,
+        mib_per_s: short(size / ours),
+        limit_mib_per_s: short(size / limit),
+        ratio: short(median(rounds.iter().map(|(limit, ours)| limit / ours))),
+        replay_ms: short(ours * 1e3),
+        limit_ms: short(limit * 1e3),
         records: written,
         rounds: ROUNDS,
     };

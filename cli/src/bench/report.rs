@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::append::{Plan, Round};
-use super::measure::{Run, median};
+use super::measure::{Run, median, short};
 use crate::failure::Failure;
 use crate::output::{Output, Table, count};
 
@@ -85,11 +85,6 @@ const MAX: f64 = 1.0;
 
 fn rate_ratio(round: &Round) -> f64 {
     round.stepwell.per_second() / round.limit.per_second()
-}
-
-/// Five digits behind the point say more than was measured.
-fn short(value: f64) -> f64 {
-    (value * 1e4).round() / 1e4
 }
 
 impl Summary {
