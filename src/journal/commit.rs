@@ -2,7 +2,6 @@
 //! queued as one group, and settles it. A lone blocking caller does its own write and sync, without
 //! a hop between threads; when others queued meanwhile, a worker goes on with them.
 
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -23,7 +22,7 @@ use super::{JournalOptions, Seq};
 const MAX_BATCH: u64 = 1024 * 1024 * 1024;
 /// How often the one who has written a group of several lets those that it woke queue again before
 /// it looks whether somebody waits.
-const YIELDS: usize = 8;
+const YIELDS: usize = 3;
 /// Bytes that a buffer keeps for the next group when the journal is idle.
 const KEPT: usize = 64 * 1024;
 
@@ -40,9 +39,11 @@ pub(crate) struct Core {
     queue: Mutex<Queue>,
     /// There is room in the queue again.
     room: Condvar,
-    /// Outcomes of the last groups for blocked threads. Who is woken wakes two more, so that the
-    /// waking runs beside the next sync.
-    outcomes: Mutex<VecDeque<(Arc<Slot>, Outcome)>>,
+    /// Groups below this number are settled.
+    settled: Mutex<u64>,
+    /// Where the blocked threads of a group wait, by its number: one call of the system wakes all of
+    /// them, and those of the next group are not woken with them.
+    answers: [Condvar; 2],
     witness: Witness,
     workers: Workers,
     pub(crate) fault: FaultCell,
@@ -58,6 +59,10 @@ pub(crate) struct Core {
 #[derive(Default)]
 struct Queue {
     group: Group,
+    /// The number of this group.
+    number: u64,
+    /// How many blocked threads wait for it, the one that leads apart.
+    blocked: usize,
     /// Whether somebody will take what is queued: the holder of the token, or a worker.
     served: bool,
     closed: bool,
@@ -76,6 +81,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+thread_local! {
+    /// The slot of a thread that blocks: it waits for one batch at a time.
+    static OWN_SLOT: Arc<Slot> = Arc::default();
+}
+
 impl Core {
     pub(crate) fn new(
         writer: Writer,
@@ -91,7 +101,8 @@ impl Core {
             token: Mutex::new(writer),
             queue: Mutex::default(),
             room: Condvar::new(),
-            outcomes: Mutex::default(),
+            settled: Mutex::new(0),
+            answers: Default::default(),
             witness: Witness::default(),
             workers,
             spans,
@@ -119,23 +130,46 @@ impl Core {
         full: WhenFull,
     ) -> Outcome {
         self.check(batch)?;
+        let slot = OWN_SLOT.try_with(Arc::clone).unwrap_or_default();
         let mut queue = self.with_room(batch, full)?;
-        let slot = queue.free.pop().unwrap_or_default();
-        let settle = Settle::Thread(slot.clone());
-        queue.group.push(batch, expected, Some(settle));
+        queue
+            .group
+            .push(batch, expected, Some(Settle::Slot(slot.clone())));
         let leads = !queue.served;
         queue.served = true;
+        let number = queue.number;
+        queue.blocked += usize::from(!leads);
         drop(queue);
         if leads {
             self.lead();
         }
         let outcome = match self.workers.is_manual() {
             true => self.drive(&slot),
-            false => slot.wait(None),
+            false => {
+                self.wait_for_group(number);
+                slot.take()
+            }
         };
-        self.wake_more();
-        self.give_back(slot);
         outcome.unwrap_or(Err(NotCommitted::Closed.into()))
+    }
+
+    /// Blocks until a group is settled.
+    fn wait_for_group(&self, number: u64) {
+        let mut settled = lock(&self.settled);
+        while *settled <= number {
+            settled = self
+                .answer(number)
+                .wait(settled)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn answer(&self, number: u64) -> &Condvar {
+        let [even, odd] = &self.answers;
+        match number.is_multiple_of(2) {
+            true => even,
+            false => odd,
+        }
     }
 
     /// Queues and has a worker write it; the outcome goes to a slot.
@@ -146,7 +180,7 @@ impl Core {
         match queued {
             Ok(mut queue) => {
                 let slot = queue.free.pop().unwrap_or_default();
-                let settle = Settle::Ticket(slot.clone());
+                let settle = Settle::Slot(slot.clone());
                 queue.group.push(batch, expected, Some(settle));
                 self.have_served(queue);
                 slot
@@ -282,13 +316,15 @@ impl Core {
     fn write_group(&self) -> usize {
         let mut writer = self.token();
         let mut group = std::mem::take(&mut writer.spare);
-        {
+        let (number, blocked) = {
             let mut queue = lock(&self.queue);
             std::mem::swap(&mut queue.group, &mut group);
             if queue.waiting > 0 {
                 self.room.notify_all();
             }
-        }
+            queue.number += 1;
+            (queue.number - 1, std::mem::take(&mut queue.blocked))
+        };
         let batches = group.batches.len();
         let written = catch_unwind(AssertUnwindSafe(|| {
             writer.commit(&mut group, &mut |settle, outcome| {
@@ -308,8 +344,11 @@ impl Core {
         group.clear();
         writer.spare = group;
         self.after_group(&mut writer);
+        *lock(&self.settled) = number + 1;
         drop(writer);
-        self.wake_more();
+        if blocked > 0 {
+            self.answer(number).notify_all();
+        }
         batches
     }
 
@@ -319,7 +358,7 @@ impl Core {
             return;
         }
         if let Some(header) = writer.wants_successor()
-            && self.preparer.want(header)
+            && self.preparer.want(header, self.spans.used())
         {
             self.aside(Chore::Prepare, Duration::ZERO);
         }
@@ -334,25 +373,8 @@ impl Core {
 
     fn settle(&self, settle: Settle, outcome: Outcome) {
         match settle {
-            Settle::Thread(slot) => lock(&self.outcomes).push_back((slot, outcome)),
-            Settle::Ticket(slot) => slot.fulfil(outcome),
+            Settle::Slot(slot) => slot.fulfil(outcome),
             Settle::Sink(sink) => sink.settled(outcome),
-        }
-    }
-
-    /// Gives two blocked threads their outcomes. Each of them does the same when it goes on, so all
-    /// get theirs while the next group is being written.
-    fn wake_more(&self) {
-        let wakes = match self.workers.is_manual() {
-            true => usize::MAX,
-            false => 2,
-        };
-        for _ in 0..wakes {
-            let next = lock(&self.outcomes).pop_front();
-            match next {
-                Some((slot, outcome)) => slot.fulfil(outcome),
-                None => return,
-            }
         }
     }
 
@@ -399,9 +421,6 @@ impl Core {
         if left {
             self.write_group();
         }
-        while !lock(&self.outcomes).is_empty() {
-            self.wake_more();
-        }
     }
 }
 
@@ -422,7 +441,7 @@ impl Serve for Core {
 
     fn chore(&self, chore: Chore) -> Option<Duration> {
         match chore {
-            Chore::Prepare => self.preparer.aside(),
+            Chore::Prepare => self.preparer.aside(self.spans.used()),
             Chore::Witness => {
                 let again = self.witness.look(self.spans.last(), || self.token());
                 if again.is_none() {

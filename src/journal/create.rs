@@ -9,7 +9,7 @@ use super::scan::{Found, Window};
 use super::segment::{FRAMES, SLOTS, Slot, StaticHeader};
 
 /// Bytes that are written to the disk at once while a file is made.
-pub(crate) const CHUNK: usize = 1024 * 1024;
+const CHUNK: usize = 1024 * 1024;
 
 /// Why a new file was not made. The file is not named anywhere yet.
 #[derive(Debug)]
@@ -28,7 +28,11 @@ pub(crate) struct Filling {
     pub(crate) header: StaticHeader,
     file: OpenFile,
     written: u64,
+    zeros: Vec<u8>,
 }
+
+/// Bytes of one write call of zeros.
+const ZEROS: usize = 64 * 1024;
 
 impl Filling {
     /// Creates the file and writes its static header.
@@ -40,6 +44,7 @@ impl Filling {
             header,
             file,
             written: 0,
+            zeros: vec![0; ZEROS],
         };
         let bytes = header.encode();
         match filling.write(directory, &bytes) {
@@ -49,11 +54,22 @@ impl Filling {
     }
 
     /// Writes the next piece of zeros. Whether there is more to write.
-    pub(crate) fn fill(&mut self, directory: &Directory, piece: usize) -> Result<bool, MakeError> {
-        let left = (FRAMES + self.header.capacity).saturating_sub(self.written);
-        let piece = usize::try_from(left).map_or(piece, |left| left.min(piece));
-        self.write(directory, &vec![0; piece])?;
-        Ok(self.written < FRAMES + self.header.capacity)
+    pub(crate) fn fill(&mut self, directory: &Directory, piece: u64) -> Result<bool, MakeError> {
+        let end = FRAMES + self.header.capacity;
+        let until = end.min(self.written.saturating_add(piece));
+        let zeros = std::mem::take(&mut self.zeros);
+        while self.written < until {
+            let left = usize::try_from(until - self.written).unwrap_or(ZEROS);
+            let zeros = zeros.get(..left.min(ZEROS)).unwrap_or(&zeros);
+            self.write(directory, zeros)?;
+        }
+        self.zeros = zeros;
+        Ok(self.written < end)
+    }
+
+    /// The share that is written, from 0 to 1.
+    pub(crate) fn share(&self) -> f64 {
+        self.written as f64 / (FRAMES + self.header.capacity) as f64
     }
 
     /// Makes what was written so far durable.
@@ -99,7 +115,7 @@ pub(crate) fn empty_segment(
     header: &StaticHeader,
 ) -> Result<OpenFile, MakeError> {
     let mut filling = Filling::begin(directory, *header)?;
-    while filling.fill(directory, CHUNK)? {}
+    filling.fill(directory, u64::MAX)?;
     filling.sync()?;
     Ok(filling.into_file())
 }

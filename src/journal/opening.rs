@@ -69,7 +69,11 @@ impl Opening {
         let directory = self.settled.directory.clone();
         let epoch = self.settled.report.epoch;
         let max_payload = self.settled.ownership.manifest.max_payload;
-        let spans = Spans::new(self.settled.spans.clone(), self.settled.file.clone());
+        let spans = Spans::new(
+            self.settled.spans.clone(),
+            self.settled.file.clone(),
+            self.settled.header.capacity,
+        );
         let writer = Writer::new(self.settled, spans.clone(), self.options.clone(), carry);
         let mut batch = Vec::with_capacity(records.len() + 1);
         let fence = Cow::Owned(fence_payload(epoch)?);

@@ -9,7 +9,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::create::{CHUNK, Filling, MakeError, remove_unnamed};
+use super::create::{Filling, MakeError, remove_unnamed};
 use super::directory::{Directory, OpenFile, Ownership, PublishError};
 use super::error::{DiskError, Fault, FaultCause, NotCommitted};
 use super::fault::FaultCell;
@@ -71,6 +71,8 @@ struct Work {
     ends: Vec<(SegmentName, End)>,
     /// Sealed files that still have zeros behind their end.
     trims: Vec<(OpenFile, u64)>,
+    /// The share of the active segment that was used when the next one was asked for.
+    asked_at: f64,
     stopped: bool,
 }
 
@@ -99,6 +101,7 @@ impl Preparer {
                 stage: Stage::Idle,
                 ends: Vec::new(),
                 trims: Vec::new(),
+                asked_at: 0.0,
                 stopped: false,
             }),
             lacking: Mutex::new(None),
@@ -106,9 +109,10 @@ impl Preparer {
     }
 
     /// Asks for the next segment ahead of its need. Whether there is something to do aside.
-    pub(crate) fn want(&self, header: StaticHeader) -> bool {
+    pub(crate) fn want(&self, header: StaticHeader, used: f64) -> bool {
         let mut work = lock(&self.work);
         if matches!(work.stage, Stage::Idle) && !work.stopped {
+            work.asked_at = used;
             work.stage = Stage::Wanted(header);
             return true;
         }
@@ -136,7 +140,7 @@ impl Preparer {
                 }
                 stage => {
                     work.stage = stage;
-                    self.step(&mut work, CHUNK, false)?;
+                    self.step(&mut work, u64::MAX, false)?;
                 }
             }
         }
@@ -173,8 +177,9 @@ impl Preparer {
         }
     }
 
-    /// One step aside. After what time the next one is due, if there is one.
-    pub(crate) fn aside(&self) -> Option<Duration> {
+    /// One step aside, at a pace that stays ahead of the commits: `used` is the share of the active
+    /// segment that is used. After what time the next step is due, if there is one.
+    pub(crate) fn aside(&self, used: f64) -> Option<Duration> {
         let mut work = lock(&self.work);
         if work.stopped {
             return None;
@@ -194,8 +199,10 @@ impl Preparer {
         }
         let begun = Instant::now();
         match self.step(&mut work, PIECE, true) {
-            // Most of the time is left to the commits.
-            Ok(()) => Some(begun.elapsed() * PACE),
+            Ok(()) => Some(match work.pace(used) {
+                Pace::Leisure => begun.elapsed() * LEISURE,
+                Pace::Hurry => Duration::ZERO,
+            }),
             Err(reason) => {
                 tracing::warn!(journal = %self.directory.path().display(), %reason, "the next segment could not be prepared ahead; it is tried again when it is needed");
                 None
@@ -204,7 +211,7 @@ impl Preparer {
     }
 
     /// One step towards a segment that is ready.
-    fn step(&self, work: &mut Work, piece: usize, paced: bool) -> Result<(), NotCommitted> {
+    fn step(&self, work: &mut Work, piece: u64, paced: bool) -> Result<(), NotCommitted> {
         if let Some(fault) = self.fault.get() {
             return Err(NotCommitted::Faulted(fault.clone()));
         }
@@ -219,7 +226,7 @@ impl Preparer {
         &self,
         work: &mut Work,
         stage: Stage,
-        piece: usize,
+        piece: u64,
         paced: bool,
     ) -> Result<Stage, NotCommitted> {
         match stage {
@@ -318,9 +325,33 @@ impl Preparer {
 }
 
 /// Bytes of zeros that are written and synced at once aside.
-const PIECE: usize = 512 * 1024;
-/// How many times as long as a piece took the next one waits.
-const PACE: u32 = 2;
+const PIECE: u64 = 256 * 1024;
+/// How many times as long as a piece took the next one waits, when there is time: most of it is
+/// left to the commits.
+const LEISURE: u32 = 3;
+
+enum Pace {
+    Leisure,
+    Hurry,
+}
+
+impl Work {
+    /// Whether preparing is ahead of the commits: it has to be done when the active segment is full.
+    fn pace(&self, used: f64) -> Pace {
+        let made = match &self.stage {
+            Stage::Filling(filling) => filling.share(),
+            _ => 0.0,
+        };
+        let gone = (used - self.asked_at) / (READY_AT - self.asked_at).max(0.01);
+        match made > gone {
+            true => Pace::Leisure,
+            false => Pace::Hurry,
+        }
+    }
+}
+
+/// The share of the active segment at which the next one shall be ready.
+const READY_AT: f64 = 0.8;
 
 fn definite(error: DiskError) -> NotCommitted {
     match error.is_full() {

@@ -1,11 +1,16 @@
 //! The writer between segments: moving to the next one, sealing the one before it, closing.
 
+use std::time::{Duration, Instant};
+
 use super::error::{CloseError, FaultCause, NotCommitted};
 use super::footer::Footer;
 use super::manifest::End;
 use super::segment::{BLOCK, FRAMES, SEAL, Seal};
 use super::spans::Span;
 use super::writer::Writer;
+
+/// A segment that was filled in less than this has the next but one asked for at once.
+const HURRY: Duration = Duration::from_secs(1);
 
 impl Writer {
     /// Makes the next segment the active one (W7): successor listed, seal written and synced, first
@@ -29,10 +34,12 @@ impl Writer {
         self.count = 0;
         self.slot = 0;
         self.asked = false;
+        self.hurried = self.begun.elapsed() < HURRY;
+        self.begun = Instant::now();
         self.footer = Footer::new(self.last);
         self.footer.reserve(self.capacity);
         let span = Span::empty(successor.entry, self.last);
-        self.spans.push(span, self.file.clone());
+        self.spans.push(span, self.file.clone(), self.capacity);
         Ok(())
     }
 

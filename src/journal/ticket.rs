@@ -22,10 +22,8 @@ pub(crate) trait Sink: Send + Sync {
 
 /// Who waits for a batch.
 pub(crate) enum Settle {
-    /// A blocked thread, which helps to wake the others of its group.
-    Thread(Arc<Slot>),
-    /// A ticket.
-    Ticket(Arc<Slot>),
+    /// One that looks into a slot: a ticket, or a blocked thread, which is woken with its group.
+    Slot(Arc<Slot>),
     /// One that is told.
     Sink(Arc<dyn Sink>),
 }

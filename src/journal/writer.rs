@@ -97,6 +97,9 @@ pub(crate) struct Writer {
     pub(super) spans: Spans,
     /// Whether the next segment was asked for.
     pub(super) asked: bool,
+    /// Since when the active segment is filled, and whether the one before it was full soon.
+    pub(super) begun: Instant,
+    pub(super) hurried: bool,
     /// Which slot the next claim goes to: never over the last one.
     pub(super) slot: usize,
     /// Buffers that the next group takes.
@@ -146,6 +149,8 @@ impl Writer {
             options,
             carry,
             asked: false,
+            begun: Instant::now(),
+            hurried: false,
             slot: 0,
             spare: Group::default(),
             staged: Tails::new(),
@@ -399,9 +404,10 @@ impl Writer {
         }
     }
 
-    /// The next segment, when the active one is half full and it was not asked for yet (W9).
+    /// The next segment, when it is time to prepare it and it was not asked for yet: when the active
+    /// one is half full (W9), or earlier when they fill fast.
     pub(super) fn wants_successor(&mut self) -> Option<StaticHeader> {
-        let due = !self.asked && self.position - FRAMES > self.capacity / 2;
+        let due = !self.asked && (self.hurried || self.position - FRAMES > self.capacity / 2);
         self.asked |= due;
         due.then(|| self.successor(0))
     }
