@@ -68,6 +68,7 @@ pub use reader::{Entry, Position, Reader};
 pub use readonly::JournalView;
 pub use record::{NewRecord, OwnedRecord, Placed, PlacedRecords, Receipt};
 pub use report::{Cut, Quarantine, RecoveryReport};
+pub(crate) use ticket::Sink;
 pub use ticket::{AppendTicket, Stalled};
 pub use workers::Workers;
 
@@ -217,6 +218,24 @@ impl Journal {
         let mut batch: Vec<_> = records.into_iter().map(Unstamped::owned).collect();
         let slot = self.core.submit(&mut batch, expected);
         AppendTicket::new(slot, Arc::downgrade(&self.core))
+    }
+
+    /// Queues a batch for one that is told the outcome; nothing is told if this is an error. Whether
+    /// the caller has to call [`Journal::lead`]: only one that may block can `offer` that.
+    pub(crate) fn enqueue(
+        &self,
+        records: impl Iterator<Item = OwnedRecord>,
+        expected: Option<Seq>,
+        sink: Arc<dyn Sink>,
+        offer: bool,
+    ) -> Result<bool, NotCommitted> {
+        let mut batch: Vec<_> = records.map(Unstamped::owned).collect();
+        self.core.enqueue(&mut batch, expected, sink, offer)
+    }
+
+    /// Writes what is queued, for who was told so by [`Journal::enqueue`].
+    pub(crate) fn lead(&self) {
+        self.core.lead();
     }
 
     /// The last durable Lsn.

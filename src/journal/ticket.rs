@@ -17,7 +17,7 @@ pub(crate) type Outcome = Result<Receipt, AppendError>;
 /// Is told the outcome of a batch, before anybody else is and in the order of the log, by the thread
 /// that holds the commit token: it must be quick, and must not append or wait.
 pub(crate) trait Sink: Send + Sync {
-    fn settled(&self, outcome: Outcome);
+    fn settled(self: Arc<Self>, outcome: Outcome);
 }
 
 /// Who waits for a batch.

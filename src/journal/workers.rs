@@ -38,14 +38,21 @@ pub struct Workers(Arc<Handle>);
 /// Ends the threads with the last user.
 struct Handle(Arc<Pool>);
 
-#[derive(Default)]
 struct Pool {
-    manual: bool,
+    kind: Kind,
     state: Mutex<State>,
     /// Something waits for a committer.
     queued: Condvar,
     /// Something was written into the agenda.
     noted: Condvar,
+}
+
+/// What is done by threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    All,
+    Groups,
+    Nothing,
 }
 
 #[derive(Default)]
@@ -80,7 +87,7 @@ enum Due {
 impl fmt::Debug for Workers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Workers")
-            .field("manual", &self.0.0.manual)
+            .field("threads_for", &self.0.0.kind)
             .finish_non_exhaustive()
     }
 }
@@ -94,38 +101,43 @@ impl Default for Workers {
 impl Workers {
     /// Threads, started on first use: up to four that write groups, and one for what is done aside.
     pub fn threads() -> Workers {
-        Workers(Arc::new(Handle(Arc::default())))
+        Workers::new(Kind::All)
     }
 
-    /// No threads: the pieces are run by [`Workers::run_one`].
+    /// Threads that write groups; what is done aside is run by [`Workers::run_one`], or when it
+    /// cannot wait any longer.
+    pub fn groups_only() -> Workers {
+        Workers::new(Kind::Groups)
+    }
+
+    /// No threads: all pieces are run by [`Workers::run_one`], or by those who wait for them.
     pub fn manual() -> Workers {
+        Workers::new(Kind::Nothing)
+    }
+
+    fn new(kind: Kind) -> Workers {
         Workers(Arc::new(Handle(Arc::new(Pool {
-            manual: true,
-            ..Pool::default()
+            kind,
+            state: Mutex::default(),
+            queued: Condvar::new(),
+            noted: Condvar::new(),
         }))))
     }
 
-    /// Runs the next piece of manual workers as if its time had come: a group of what is queued,
-    /// else the chore that is due first. False if nothing waits, and always if there are threads.
+    /// Runs the next piece that is not done by threads, as if its time had come: a group of what is
+    /// queued, else the chore that is due first. False if nothing waits.
     pub fn run_one(&self) -> bool {
-        self.0.0.manual && (self.run_queued() || self.run_noted())
+        self.run_queued() || (self.0.0.kind != Kind::All && self.run_noted())
     }
 
-    /// Whether there are no threads: who waits for a group has to run it.
+    /// Whether there are no threads for groups: who waits for one has to run it.
     pub(crate) fn is_manual(&self) -> bool {
-        self.0.0.manual
+        self.0.0.kind == Kind::Nothing
     }
 
-    /// Serves what is queued, without threads.
+    /// Serves what is queued, unless there are threads for that.
     pub(crate) fn run_queued(&self) -> bool {
-        let next = self.0.0.lock().queue.pop_front();
-        let Some(next) = next else {
-            return false;
-        };
-        if next.serve() {
-            self.0.0.lock().queue.push_back(next);
-        }
-        true
+        self.is_manual() && self.0.0.serve_next()
     }
 
     fn run_noted(&self) -> bool {
@@ -147,7 +159,7 @@ impl Workers {
         let pool = &self.0.0;
         let mut state = pool.lock();
         state.queue.push_back(whose);
-        if pool.manual {
+        if self.is_manual() {
             return;
         }
         if state.idle == 0 && state.committers < COMMITTERS {
@@ -157,7 +169,7 @@ impl Workers {
                 Err(error) if state.committers == 0 => {
                     tracing::error!(%error, "no thread for commits could be started; the caller does it");
                     drop(state);
-                    while self.run_queued() {}
+                    while pool.serve_next() {}
                     return;
                 }
                 Err(error) => tracing::warn!(%error, "one thread less for commits"),
@@ -172,7 +184,7 @@ impl Workers {
         let pool = &self.0.0;
         pool.note(whose, chore, delay);
         let mut state = pool.lock();
-        if !pool.manual && !state.background {
+        if pool.kind == Kind::All && !state.background {
             let runs = pool.clone();
             match start("stepwell-aside", move || runs.do_chores()) {
                 Ok(()) => state.background = true,
@@ -215,12 +227,22 @@ impl Pool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn serve_next(&self) -> bool {
+        let next = self.lock().queue.pop_front();
+        let Some(next) = next else {
+            return false;
+        };
+        let again = next.serve().then_some(next);
+        self.lock().queue.extend(again);
+        true
+    }
+
     fn note(&self, whose: Weak<dyn Serve>, chore: Chore, delay: Duration) {
         let mut state = self.lock();
         state.notes += 1;
-        let due = match self.manual {
-            true => Due::Manual(state.now + delay),
-            false => Due::At(Instant::now() + delay),
+        let due = match self.kind {
+            Kind::All => Due::At(Instant::now() + delay),
+            Kind::Groups | Kind::Nothing => Due::Manual(state.now + delay),
         };
         let number = state.notes;
         state.agenda.push(Note {

@@ -388,6 +388,7 @@ fn assemble(
         place.options.limits,
         place.options.factory.clone(),
         place.io.clone(),
+        place.options.workers.clone(),
         state,
         recovered,
     );
