@@ -30,6 +30,7 @@ fn options() -> StoreOptions {
             max_capacity: 4096,
             ..JournalOptions::default()
         },
+        workers: stepwell::journal::Workers::manual(),
         ..StoreOptions::default()
     }
 }

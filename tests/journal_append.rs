@@ -14,7 +14,7 @@ use std::sync::Arc;
 use stepwell::identity::SessionId;
 use stepwell::journal::{
     AppendError, FrameKind, Journal, JournalView, Lsn, NewRecord, NoCarry, NotCommitted, OpenError,
-    Owner, Seq,
+    Owner, Seq, Workers,
 };
 use stepwell::vfs::sim::PowerLoss;
 use support::*;
@@ -190,6 +190,7 @@ fn the_first_records_share_one_sync_with_the_fence() {
         payload: b"with the fence",
     };
     disk.clear_trace();
+    let opening = opening.workers(Workers::manual());
     let (journal, receipt) = opening.begin(&[record, record], Arc::new(NoCarry)).unwrap();
     assert_eq!(receipt.records.len(), 2);
     assert_eq!(

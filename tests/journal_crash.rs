@@ -230,7 +230,7 @@ fn a_failed_sync_is_never_tried_again() {
             1,
             "not handed to a write: not committed"
         );
-        assert!(journal.health().is_err());
+        assert!(journal.fault().is_some());
         assert_eq!(all(&journal), books.acknowledged, "reads go on");
         assert!(journal.witness().is_err());
         assert!(journal.close().is_err());
@@ -255,7 +255,7 @@ fn a_full_disk_is_a_definite_failure_and_ends_when_there_is_space() {
     let mut books = Books::default();
     disk.set_capacity(Some(disk.used() + 4096));
     while books.append(&journal, 1, 900) && books.refused.is_empty() {}
-    assert!(journal.health().is_ok());
+    assert!(journal.fault().is_none());
     let refused = append(&journal, &[payload(99, 900)]).unwrap_err();
     assert!(refused.to_string().contains("free some space"), "{refused}");
     assert_eq!(all(&journal), books.acknowledged);

@@ -38,6 +38,7 @@ fn try_store(disk: &SimVfs) -> Result<Store, StoreError> {
             supersede_limit: 4096,
             ..JournalOptions::default()
         },
+        workers: stepwell::journal::Workers::manual(),
         ..StoreOptions::default()
     };
     Store::on(Arc::new(disk.clone()), "/store", options)

@@ -27,6 +27,8 @@ pub(crate) enum Command {
     Dump(DumpArgs),
     /// Kill a working agent again and again, and check that nothing acknowledged is lost.
     Demo(DemoArgs),
+    /// Measure what a disk can do and what stepwell makes of it.
+    Bench(BenchArgs),
     /// The process that the demo kills.
     #[command(hide = true)]
     DemoChild(ChildArgs),
@@ -102,6 +104,41 @@ pub(crate) struct DemoArgs {
     /// One JSON object.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Of `bench`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct BenchArgs {
+    /// A directory on the disk to be measured; a temporary folder is made in it.
+    pub(crate) dir: PathBuf,
+    /// How many threads append at the same time.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) writers: u16,
+    /// Bytes of a record.
+    #[arg(long, value_name = "B", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub(crate) size: u32,
+    /// How long to measure, in seconds, without the preparation.
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds)]
+    pub(crate) seconds: f64,
+    /// Measure reading a journal of so many mebibytes instead.
+    #[arg(long, value_name = "MIB", conflicts_with_all = ["writers", "size", "seconds", "open"])]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub(crate) replay: Option<u32>,
+    /// Measure opening a journal of so many mebibytes instead.
+    #[arg(long, value_name = "MIB", conflicts_with_all = ["writers", "size", "seconds"])]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub(crate) open: Option<u32>,
+    /// One JSON object per line; the last one sums up.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A time between a twentieth of a second and a day.
+fn seconds(given: &str) -> Result<f64, String> {
+    match given.parse::<f64>() {
+        Ok(seconds) if (0.05..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err("give seconds between 0.05 and 86400".to_owned()),
+    }
 }
 
 /// Of the hidden `demo-child`.

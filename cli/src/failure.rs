@@ -7,6 +7,7 @@ use stepwell::identity::SessionId;
 use stepwell::journal::OpenError;
 use stepwell::store::{SessionError, StoreError};
 
+use crate::bench::BenchError;
 use crate::demo::{ChildError, DemoError};
 
 /// Why a command failed. Its text says what to do.
@@ -51,6 +52,9 @@ pub(crate) enum Failure {
     /// The demo's child could not go on.
     #[error(transparent)]
     Child(#[from] ChildError),
+    /// The measurement could not be carried out.
+    #[error(transparent)]
+    Bench(#[from] BenchError),
     /// The output could not be written.
     #[error("the output could not be written: {0}; redirect it elsewhere")]
     Output(io::Error),

@@ -5,6 +5,7 @@
 //! on stderr that says what to do.
 
 mod args;
+mod bench;
 mod demo;
 mod dump;
 mod failure;
@@ -65,6 +66,7 @@ fn run(command: Command, out: &mut Output) -> Result<Verdict, Failure> {
         Command::Verify(args) => verify::run(&args, out),
         Command::Dump(args) => dump::run(&args, out),
         Command::Demo(args) => demo::run(&args, out),
+        Command::Bench(args) => bench::run(&args, out),
         Command::DemoChild(args) => {
             demo::child::run(&args)?;
             Ok(Verdict::Ok)

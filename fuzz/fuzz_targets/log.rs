@@ -9,7 +9,7 @@ use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use stepwell::identity::SessionId;
 use stepwell::journal::{
-    Journal, JournalOptions, JournalView, Lsn, NewRecord, NoCarry, Owner,
+    Journal, JournalOptions, JournalView, Lsn, NewRecord, NoCarry, Owner, Workers,
 };
 use stepwell::vfs::Vfs;
 use stepwell::vfs::sim::SimVfs;
@@ -42,7 +42,7 @@ fn log() -> &'static (SimVfs, BTreeMap<Lsn, Vec<u8>>) {
         let vfs: Arc<dyn Vfs> = Arc::new(disk.clone());
         let owner = Owner::Session(SESSION);
         let opening = Journal::create(vfs, Path::new("/j"), owner, options()).unwrap();
-        let (journal, _) = opening.begin(&[], Arc::new(NoCarry)).unwrap();
+        let (journal, _) = opening.workers(Workers::manual()).begin(&[], Arc::new(NoCarry)).unwrap();
         for number in 0..40u32 {
             let payload = vec![number as u8; 100 + number as usize];
             let record = NewRecord { session: SESSION, payload: &payload };

@@ -22,15 +22,102 @@ pub(crate) enum MakeError {
     Damaged(u64),
 }
 
-/// Makes an empty segment, zeroed to its capacity and synced.
+/// An empty segment in the making: it can be made piece by piece.
+#[derive(Debug)]
+pub(crate) struct Filling {
+    pub(crate) header: StaticHeader,
+    file: OpenFile,
+    written: u64,
+    zeros: Vec<u8>,
+}
+
+/// Bytes of one write call of zeros.
+const ZEROS: usize = 64 * 1024;
+
+impl Filling {
+    /// Creates the file and writes its static header.
+    pub(crate) fn begin(directory: &Directory, header: StaticHeader) -> Result<Filling, MakeError> {
+        let file = directory
+            .create_file(&header.name.to_string())
+            .map_err(MakeError::Disk)?;
+        let mut filling = Filling {
+            header,
+            file,
+            written: 0,
+            zeros: vec![0; ZEROS],
+        };
+        let bytes = header.encode();
+        match filling.write(directory, &bytes) {
+            Ok(()) => Ok(filling),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes the next piece of zeros. Whether there is more to write.
+    pub(crate) fn fill(&mut self, directory: &Directory, piece: u64) -> Result<bool, MakeError> {
+        let end = FRAMES + self.header.capacity;
+        let until = end.min(self.written.saturating_add(piece));
+        let zeros = std::mem::take(&mut self.zeros);
+        while self.written < until {
+            let left = usize::try_from(until - self.written).unwrap_or(ZEROS);
+            let zeros = zeros.get(..left.min(ZEROS)).unwrap_or(&zeros);
+            self.write(directory, zeros)?;
+        }
+        self.zeros = zeros;
+        Ok(self.written < end)
+    }
+
+    /// The share that is written, from 0 to 1.
+    pub(crate) fn share(&self) -> f64 {
+        self.written as f64 / (FRAMES + self.header.capacity) as f64
+    }
+
+    /// Makes what was written so far durable.
+    pub(crate) fn sync(&self) -> Result<(), MakeError> {
+        self.file.sync().map_err(MakeError::Sync)
+    }
+
+    /// The file, when it is whole.
+    pub(crate) fn into_file(self) -> OpenFile {
+        self.file
+    }
+
+    /// Removes what was made: nothing names the file.
+    pub(crate) fn abandon(&self, directory: &Directory) {
+        remove_unnamed(directory, &self.header.name);
+    }
+
+    fn write(&mut self, directory: &Directory, bytes: &[u8]) -> Result<(), MakeError> {
+        match self.file.write_all(bytes, self.written) {
+            Ok(()) => {
+                self.written += bytes.len() as u64;
+                Ok(())
+            }
+            Err(error) => {
+                self.abandon(directory);
+                Err(MakeError::Disk(error))
+            }
+        }
+    }
+}
+
+/// Removes a file that nothing names, which destroys no evidence; if it cannot be removed now, the
+/// next opening sweeps it.
+pub(crate) fn remove_unnamed(directory: &Directory, name: &SegmentName) {
+    if let Err(error) = directory.remove(&name.to_string()) {
+        tracing::debug!(%error, "an unused file stays until the next opening");
+    }
+}
+
+/// Makes an empty segment at once, zeroed to its capacity and synced.
 pub(crate) fn empty_segment(
     directory: &Directory,
     header: &StaticHeader,
 ) -> Result<OpenFile, MakeError> {
-    make(directory, &header.name, |writer| {
-        writer.put(&header.encode())?;
-        writer.zeros_to(FRAMES + header.capacity)
-    })
+    let mut filling = Filling::begin(directory, *header)?;
+    filling.fill(directory, u64::MAX)?;
+    filling.sync()?;
+    Ok(filling.into_file())
 }
 
 /// One frame to be copied: where it stands in the old file, and its header in the new one.
@@ -105,8 +192,9 @@ fn make(
     name: &SegmentName,
     fill: impl FnOnce(&mut Writer) -> Result<(), MakeError>,
 ) -> Result<OpenFile, MakeError> {
-    let name = name.to_string();
-    let file = directory.create_file(&name).map_err(MakeError::Disk)?;
+    let file = directory
+        .create_file(&name.to_string())
+        .map_err(MakeError::Disk)?;
     let mut writer = Writer {
         file: &file,
         buffer: Vec::with_capacity(CHUNK.min(64 * 1024)),
@@ -117,10 +205,8 @@ fn make(
     match made {
         Ok(()) => Ok(file),
         Err(error) => {
-            // Nothing names the file, so removing it destroys no evidence; if it cannot be removed
-            // now, the next opening sweeps it.
             if !matches!(error, MakeError::Sync(_)) {
-                let _ = directory.remove(&name);
+                remove_unnamed(directory, name);
             }
             Err(error)
         }

@@ -178,6 +178,15 @@ pub enum NotCommitted {
         /// The session's last sequence.
         actual: super::Seq,
     },
+    /// Too much waits for the disk already, and the caller did not want to wait. Try again later, or
+    /// wait ([`Journal::append`](super::Journal::append)).
+    #[error("{records} records of {bytes} bytes wait for the disk already")]
+    Busy {
+        /// Records that wait.
+        records: usize,
+        /// Their bytes.
+        bytes: u64,
+    },
     /// The disk is full, found while space was prepared. Free some space and try again.
     #[error("no space for the next segment: {0}; free some space and try again")]
     StorageFull(DiskError),

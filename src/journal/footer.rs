@@ -58,6 +58,12 @@ impl Footer {
         }
     }
 
+    /// Makes room for the index of a segment of this capacity, so that appends allocate nothing.
+    pub(crate) fn reserve(&mut self, capacity: u64) {
+        let entries = usize::try_from(capacity / INDEX_STEP).unwrap_or(0);
+        self.index.reserve(entries + 1);
+    }
+
     /// Builds the footer of the frames of a segment, without a carry record.
     pub(crate) fn of(base: Lsn, frames: &[Found]) -> Footer {
         let mut footer = Footer::new(base);

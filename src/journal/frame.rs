@@ -4,7 +4,7 @@
 //! payload can be named and passed over. That checksum is seeded with the place of the frame (W5):
 //! an image of a frame elsewhere, in a payload or in another file, is never a frame.
 
-use super::bytes::{put_u16, put_u32, put_u64, take_array, take_u16, take_u32, take_u64};
+use super::bytes::{take_array, take_u16, take_u32, take_u64};
 use super::{Lsn, MAX_COUNTER, Seq};
 use crate::identity::SessionId;
 
@@ -138,6 +138,36 @@ pub(crate) fn payload_crc(payload: &[u8]) -> u32 {
     crc32fast::hash(payload)
 }
 
+/// The bytes of a header that stands at `offset` in the segment.
+pub(crate) fn encode_header(place: &Place, offset: u64, header: &Header) -> [u8; HEADER_LEN] {
+    let mut out = [0; HEADER_LEN];
+    let mut at = 0;
+    let mut put = |bytes: &[u8]| {
+        if let Some(field) = out.get_mut(at..at + bytes.len()) {
+            field.copy_from_slice(bytes);
+        }
+        at += bytes.len();
+    };
+    put(&MAGIC);
+    put(&[0; 4]);
+    put(&header.payload_crc.to_le_bytes());
+    put(&header.payload_len.to_le_bytes());
+    put(&header.session.to_bytes());
+    put(&header.lsn.get().to_le_bytes());
+    put(&header.seq.get().to_le_bytes());
+    put(&header.previous.get().to_le_bytes());
+    put(&header.watermark.get().to_le_bytes());
+    put(&header.epoch.to_le_bytes());
+    put(&header.batch_index.to_le_bytes());
+    put(&header.batch_count.to_le_bytes());
+    put(&[header.kind.code(), header.flags]);
+    let crc = place.seal(offset, &out).to_le_bytes();
+    if let Some(field) = out.get_mut(4..8) {
+        field.copy_from_slice(&crc);
+    }
+    out
+}
+
 /// Appends the frame to a buffer whose end stands at `offset` in the segment.
 pub(crate) fn encode(
     out: &mut Vec<u8>,
@@ -147,25 +177,7 @@ pub(crate) fn encode(
     payload: &[u8],
 ) {
     let start = out.len();
-    out.extend_from_slice(&MAGIC);
-    put_u32(out, 0);
-    put_u32(out, header.payload_crc);
-    put_u32(out, header.payload_len);
-    out.extend_from_slice(&header.session.to_bytes());
-    put_u64(out, header.lsn.get());
-    put_u64(out, header.seq.get());
-    put_u64(out, header.previous.get());
-    put_u64(out, header.watermark.get());
-    put_u64(out, header.epoch);
-    put_u16(out, header.batch_index);
-    put_u16(out, header.batch_count);
-    out.push(header.kind.code());
-    out.push(header.flags);
-    put_u16(out, 0);
-    let crc = place.seal(offset, out.get(start..).unwrap_or_default());
-    if let Some(field) = out.get_mut(start.saturating_add(4)..start.saturating_add(8)) {
-        field.copy_from_slice(&crc.to_le_bytes());
-    }
+    out.extend_from_slice(&encode_header(place, offset, header));
     out.extend_from_slice(payload);
     while !((out.len() - start) as u64).is_multiple_of(ALIGN) {
         out.push(0);

@@ -3,26 +3,38 @@
 //! A journal is a directory of segments with one writer. [`Journal::create`] and [`Journal::open`]
 //! settle what an earlier process left behind and give an [`Opening`], whose records can be read;
 //! [`Opening::begin`] writes the fence (with the first records, in one batch and one sync) and gives
-//! the [`Journal`]. [`Journal::append`] writes one batch, atomically, and returns when it is durable.
-//! [`JournalView`] reads without a lock and without writing a byte.
+//! the [`Journal`]. [`Journal::append`] writes one batch, atomically, and returns when it is durable;
+//! those that append at the same time share a write and a sync. [`JournalView`] reads without a lock
+//! and without writing a byte.
 //!
-//! The rooms, in the order in which a record passes them: `writer` stamps and syncs, `frame` and
-//! `segment` are the bytes, `directory` the names and the manifests; after a crash `evidence` reads,
-//! `decision` decides, `recovery` acts, `create` makes the fresh file.
+//! The rooms, in the order in which a record passes them: `record` is what the caller gives, `commit`
+//! the queue and who serves it, `group` the frames that wait, `writer` stamps, writes and syncs them,
+//! `ticket` brings the outcome back; `frame` and `segment` are the bytes, `directory` the names and
+//! the manifests. `prepare` makes the next segment aside, `roll` moves to it, `witness` vouches for
+//! an idle journal, `workers` are the threads. After a crash `evidence` reads, `decision` decides,
+//! `recovery` acts, `create` makes the fresh file.
 
 mod action;
 mod bytes;
+mod commit;
+mod counters;
 mod create;
 mod decision;
 mod directory;
 mod error;
 mod evidence;
+mod fault;
 mod footer;
 mod frame;
+mod group;
 mod manifest;
 mod names;
+mod opening;
+mod options;
+mod prepare;
 mod reader;
 mod readonly;
+mod record;
 mod recovery;
 mod report;
 mod roll;
@@ -33,180 +45,42 @@ mod spans;
 mod tails;
 #[cfg(test)]
 mod tests;
+mod ticket;
+mod witness;
+mod workers;
 mod writer;
 
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::time::Duration;
 
+use counters::MAX_COUNTER;
+pub use counters::{Lsn, Seq};
 pub use error::{
     AppendError, CloseError, Damage, DiskError, Fault, FaultCause, NotCommitted, OpenError,
     Operation, ReadError,
 };
 pub use frame::FrameKind;
 pub use names::SegmentName;
+pub use opening::Opening;
+pub use options::{JournalOptions, Owner};
 pub use reader::{Entry, Position, Reader};
 pub use readonly::JournalView;
+pub use record::{NewRecord, OwnedRecord, Placed, PlacedRecords, Receipt};
 pub use report::{Cut, Quarantine, RecoveryReport};
+pub(crate) use ticket::Sink;
+pub use ticket::{AppendTicket, Stalled};
+pub use workers::Workers;
 
 use crate::identity::SessionId;
 use crate::vfs::Vfs;
+use commit::{Core, WhenFull};
 use directory::Directory;
-use recovery::{Intent, Settled, settle};
-use segment::BLOCK;
+use opening::FENCE_LEN;
+use record::Unstamped;
+use recovery::{Intent, settle};
 use spans::Spans;
-use writer::{Unstamped, Writer};
-
-/// A journal sequence: orders the records of a journal, 1-based, without gaps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Lsn(u64);
-
-/// A session sequence: orders the records of a session, 1-based, without gaps. This is what users
-/// see.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Seq(u64);
-
-/// Counters on disk stay below this: no log gets there, and nothing overflows near it (P14). What
-/// names more was not written by us.
-const MAX_COUNTER: u64 = 1 << 62;
-
-macro_rules! counter {
-    ($name:ident) => {
-        impl $name {
-            /// Before the first.
-            pub const ZERO: $name = $name(0);
-
-            /// The counter with this number.
-            pub const fn new(number: u64) -> $name {
-                $name(number)
-            }
-
-            /// Its number.
-            pub const fn get(self) -> u64 {
-                self.0
-            }
-
-            /// The one after it.
-            #[must_use]
-            pub const fn next(self) -> $name {
-                $name(self.0.saturating_add(1))
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::Display::fmt(&self.0, f)
-            }
-        }
-    };
-}
-counter!(Lsn);
-counter!(Seq);
-
-/// Whose records a journal holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Owner {
-    /// One session; the manifest names it, and another session's opening is refused.
-    Session(SessionId),
-    /// Many sessions.
-    Shared,
-}
-
-impl Owner {
-    fn session(self) -> SessionId {
-        match self {
-            Owner::Session(session) => session,
-            Owner::Shared => SessionId::nil(),
-        }
-    }
-}
-
-/// The sizes of a journal.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JournalOptions {
-    /// Bytes for frames in the first segment; 64 KiB by default. A multiple of 4096.
-    pub first_capacity: u64,
-    /// Bytes for frames in the largest segments; 16 MiB by default. Each segment is four times as
-    /// large as the one before, up to this. A batch that does not fit gets a segment that fits it.
-    pub max_capacity: u64,
-    /// Largest record in bytes; 17 MiB by default (an event of 16 MiB and its header). Fixed when
-    /// the journal is created, since readers must accept what writers accept (P10).
-    pub max_payload: u32,
-    /// Opening for writing copies the active segment if it holds at most this many bytes, and closes
-    /// it otherwise; 1 MiB by default.
-    pub supersede_limit: u64,
-    /// How many files of torn tails are kept; 64 by default.
-    pub quarantine_files: u32,
-}
-
-impl Default for JournalOptions {
-    fn default() -> Self {
-        JournalOptions {
-            first_capacity: 64 * 1024,
-            max_capacity: 16 * 1024 * 1024,
-            max_payload: 17 * 1024 * 1024,
-            supersede_limit: 1024 * 1024,
-            quarantine_files: 64,
-        }
-    }
-}
-
-impl JournalOptions {
-    fn check(&self) -> Result<(), OpenError> {
-        let limit = frame::MAX_PAYLOAD;
-        if self.max_payload > limit {
-            return Err(OpenError::MaxPayload {
-                bytes: self.max_payload,
-                limit,
-            });
-        }
-        for capacity in [self.first_capacity, self.max_capacity] {
-            if capacity % BLOCK != 0 || !(BLOCK..=1 << 30).contains(&capacity) {
-                return Err(OpenError::Capacity { capacity });
-            }
-        }
-        Ok(())
-    }
-
-    /// The capacity of the segment after one of `capacity` bytes, large enough for `needed` (W4).
-    fn capacity_after(&self, capacity: u64, needed: u64) -> u64 {
-        let grown = capacity
-            .saturating_mul(4)
-            .min(self.max_capacity)
-            .max(self.first_capacity);
-        grown.max(needed.next_multiple_of(BLOCK))
-    }
-}
-
-/// A record to append.
-#[derive(Debug, Clone, Copy)]
-pub struct NewRecord<'a> {
-    /// The session that it belongs to.
-    pub session: SessionId,
-    /// Its bytes.
-    pub payload: &'a [u8],
-}
-
-/// Proof that a batch is durable.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[must_use = "the receipt is the proof that the records are durable"]
-pub struct Receipt {
-    /// The first Lsn of the batch.
-    pub first: Lsn,
-    /// Where each record is, in the order in which they were given.
-    pub records: Vec<Placed>,
-}
-
-/// Where a durable record is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Placed {
-    /// Its place in the journal.
-    pub lsn: Lsn,
-    /// Its place in its session.
-    pub seq: Seq,
-    /// Where it stands on disk.
-    pub position: Position,
-}
 
 /// Supplies the carry record of a segment's footer: the state of the layer above as of an Lsn. It
 /// is asked while the commit token is held, so it must not append.
@@ -225,91 +99,26 @@ impl Carry for NoCarry {
     }
 }
 
-/// A journal that is open for writing, before its fence: what is kept of the past is settled and
-/// durable in a fresh file, and can be read. Dropping it gives the journal up.
-#[derive(Debug)]
-#[must_use = "the journal is open only after `begin`"]
-pub struct Opening {
-    settled: Settled,
-    options: JournalOptions,
+/// How a journal is: read at any time, also while the disk does not answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Health {
+    /// Why it takes no appends any more (P8, W10).
+    pub fault: Option<Fault>,
+    /// Why the next segment could not be prepared: the disk is getting full. Appends go on in the
+    /// active segment, and it is tried again when there is no room left in it.
+    pub lacking: Option<NotCommitted>,
+    /// For how long the group in flight has been waiting for the disk.
+    pub waiting: Option<Duration>,
+    /// How many batches wait for a group.
+    pub queued: usize,
 }
 
-impl Opening {
-    /// What was found and done.
-    pub fn report(&self) -> &RecoveryReport {
-        &self.settled.report
-    }
-
-    /// The last record of a session: its Seq, zero if it has none.
-    pub fn last_seq(&self, session: SessionId) -> Seq {
-        self.settled
-            .tails
-            .get(&session)
-            .map_or(Seq::ZERO, |tail| tail.seq)
-    }
-
-    /// Reads what was kept, from an Lsn on.
-    pub fn read(&self, from: Lsn) -> Reader {
-        Reader::new(
-            self.settled.directory.clone(),
-            self.settled.spans.clone(),
-            from,
-            self.settled.report.last,
-        )
-    }
-
-    /// Writes the fence and the given records as one batch, and opens the journal when they are
-    /// durable (W9).
-    ///
-    /// # Errors
-    /// [`OpenError::Fence`] with the outcome of the append.
-    pub fn begin(
-        self,
-        records: &[NewRecord<'_>],
-        carry: Arc<dyn Carry>,
-    ) -> Result<(Journal, Receipt), OpenError> {
-        let directory = self.settled.directory.clone();
-        let fence = fence_payload(self.settled.report.epoch)?;
-        let spans = Spans::new(self.settled.spans.clone(), self.settled.file.clone());
-        let mut writer = Writer::new(self.settled, spans.clone(), self.options, carry);
-        let mut batch = Vec::with_capacity(records.len() + 1);
-        batch.push(Unstamped {
-            kind: FrameKind::Fence,
-            session: SessionId::nil(),
-            payload: &fence,
-            payload_crc: frame::payload_crc(&fence),
-        });
-        batch.extend(records.iter().map(Unstamped::record));
-        let receipt = writer.append(&batch, None).map_err(OpenError::Fence)?;
-        let journal = Journal {
-            max_payload: writer.max_payload(),
-            writer: Mutex::new(writer),
-            directory,
-            spans,
-        };
-        Ok((journal, receipt))
-    }
-}
-
-/// Bytes of a fence's payload.
-const FENCE_LEN: u32 = 32;
-
-fn fence_payload(epoch: u64) -> Result<Vec<u8>, OpenError> {
-    let mut random = [0; 16];
-    getrandom::fill(&mut random).map_err(|_| OpenError::NoRandomness)?;
-    let mut payload = Vec::with_capacity(32);
-    bytes::put_u64(&mut payload, epoch);
-    bytes::put_u32(&mut payload, std::process::id());
-    bytes::put_u32(&mut payload, 0);
-    payload.extend_from_slice(&random);
-    Ok(payload)
-}
-
-/// A journal that is open for writing. All methods may be called from many threads; appends are
-/// ordered by who gets the commit token first.
+/// A journal that is open for writing. All methods may be called from many threads; appends are in
+/// the order in which they were queued.
 #[derive(Debug)]
 pub struct Journal {
-    writer: Mutex<Writer>,
+    core: Arc<Core>,
     directory: Directory,
     spans: Spans,
     max_payload: u32,
@@ -328,7 +137,11 @@ impl Journal {
     ) -> Result<Opening, OpenError> {
         options.check()?;
         let settled = settle(vfs, path, owner, Intent::Create, &options)?;
-        Ok(Opening { settled, options })
+        Ok(Opening {
+            settled,
+            options,
+            workers: Workers::default(),
+        })
     }
 
     /// Opens a journal for writing: takes the lock, ends the right of earlier writers, decides what
@@ -345,7 +158,11 @@ impl Journal {
     ) -> Result<Opening, OpenError> {
         options.check()?;
         let settled = settle(vfs, path, owner, Intent::Open, &options)?;
-        Ok(Opening { settled, options })
+        Ok(Opening {
+            settled,
+            options,
+            workers: Workers::default(),
+        })
     }
 
     /// Appends a batch, all of it or nothing, and returns when it is durable (P1, P3).
@@ -362,18 +179,64 @@ impl Journal {
         records: &[NewRecord<'_>],
         expected: Option<Seq>,
     ) -> Result<Receipt, AppendError> {
-        let batch: Vec<Unstamped<'_>> = records.iter().map(Unstamped::record).collect();
-        self.token().append(&batch, expected)
+        self.append_when(records, expected, WhenFull::Wait)
     }
 
-    /// The commit token. A thread that panicked while it held it (a test's disk can) leaves the
-    /// outcome of its group unknown, so the journal is faulted like after a failed write.
-    fn token(&self) -> MutexGuard<'_, Writer> {
-        self.writer.lock().unwrap_or_else(|poisoned| {
-            let mut writer = PoisonError::into_inner(poisoned);
-            writer.poison(FaultCause::Panic);
-            writer
-        })
+    /// The same, but where an append would wait for room in the queue it is refused.
+    ///
+    /// # Errors
+    /// As for [`Journal::append`], and [`NotCommitted::Busy`].
+    pub fn try_append(
+        &self,
+        records: &[NewRecord<'_>],
+        expected: Option<Seq>,
+    ) -> Result<Receipt, AppendError> {
+        self.append_when(records, expected, WhenFull::Refuse)
+    }
+
+    fn append_when(
+        &self,
+        records: &[NewRecord<'_>],
+        expected: Option<Seq>,
+        full: WhenFull,
+    ) -> Result<Receipt, AppendError> {
+        match records {
+            // A single record needs no list.
+            [record] => self
+                .core
+                .append(&mut [Unstamped::record(record)], expected, full),
+            records => {
+                let mut batch: Vec<_> = records.iter().map(Unstamped::record).collect();
+                self.core.append(&mut batch, expected, full)
+            }
+        }
+    }
+
+    /// Queues a batch, and gives a ticket for its outcome, which can be awaited or waited for. It
+    /// never blocks, and the append runs to its end whatever becomes of the ticket. When too much
+    /// waits already, the outcome is [`NotCommitted::Busy`].
+    pub fn submit(&self, records: Vec<OwnedRecord>, expected: Option<Seq>) -> AppendTicket {
+        let mut batch: Vec<_> = records.into_iter().map(Unstamped::owned).collect();
+        let slot = self.core.submit(&mut batch, expected);
+        AppendTicket::new(slot, Arc::downgrade(&self.core))
+    }
+
+    /// Queues a batch for one that is told the outcome; nothing is told if this is an error. Whether
+    /// the caller has to call [`Journal::lead`]: only one that may block can `offer` that.
+    pub(crate) fn enqueue(
+        &self,
+        records: impl Iterator<Item = OwnedRecord>,
+        expected: Option<Seq>,
+        sink: Arc<dyn Sink>,
+        offer: bool,
+    ) -> Result<bool, NotCommitted> {
+        let mut batch: Vec<_> = records.map(Unstamped::owned).collect();
+        self.core.enqueue(&mut batch, expected, sink, offer)
+    }
+
+    /// Writes what is queued, for who was told so by [`Journal::enqueue`].
+    pub(crate) fn lead(&self) {
+        self.core.lead();
     }
 
     /// The last durable Lsn.
@@ -383,7 +246,7 @@ impl Journal {
 
     /// The last durable Seq of a session, zero if it has none.
     pub fn last_seq(&self, session: SessionId) -> Seq {
-        self.token().tail(session).seq
+        self.core.token().tail(session).seq
     }
 
     /// Largest record in bytes.
@@ -391,9 +254,19 @@ impl Journal {
         self.max_payload
     }
 
-    /// Why the journal takes no appends any more, if so.
-    pub fn health(&self) -> Result<(), Fault> {
-        self.token().fault().cloned().map_or(Ok(()), Err)
+    /// Why the journal takes no appends any more, if so. Never waits for the disk.
+    pub fn fault(&self) -> Option<Fault> {
+        self.core.fault.get().cloned()
+    }
+
+    /// How the journal is. Never waits for the disk.
+    pub fn health(&self) -> Health {
+        Health {
+            fault: self.fault(),
+            lacking: self.core.preparer.lacking(),
+            waiting: self.core.pulse.waiting(),
+            queued: self.core.queued(),
+        }
     }
 
     /// Reads from an Lsn on, up to what is durable now. Works after a fault too (P8).
@@ -420,7 +293,7 @@ impl Journal {
     /// # Errors
     /// A failed write or sync faults the journal.
     pub fn witness(&self) -> Result<(), AppendError> {
-        self.token().witness()
+        self.core.token().witness()
     }
 
     /// Closes: writes the clean slots and gives the lock back. Dropping a journal does not write
@@ -429,6 +302,7 @@ impl Journal {
     /// # Errors
     /// [`CloseError`]; the data is as safe as before.
     pub fn close(&self) -> Result<(), CloseError> {
-        self.token().close()
+        self.core.shut();
+        self.core.token().close()
     }
 }

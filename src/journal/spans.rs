@@ -38,6 +38,8 @@ pub(crate) struct Spans(Arc<RwLock<Table>>);
 #[derive(Debug, Default)]
 struct Table {
     spans: Vec<Span>,
+    /// Bytes for frames in the active segment.
+    capacity: u64,
     /// The files of the segments whose end no manifest names yet. A later owner (this process after
     /// a fault, or another) replaces them by fresh ones and removes their names; what was read from
     /// them stays readable for those that hold this table.
@@ -45,11 +47,12 @@ struct Table {
 }
 
 impl Spans {
-    pub(crate) fn new(spans: Vec<Span>, active: OpenFile) -> Spans {
+    pub(crate) fn new(spans: Vec<Span>, active: OpenFile, capacity: u64) -> Spans {
         let name = spans.last().map(|span| span.entry.name);
         Spans(Arc::new(RwLock::new(Table {
             pinned: name.map(|name| (name, active)).into_iter().collect(),
             spans,
+            capacity,
         })))
     }
 
@@ -70,6 +73,13 @@ impl Spans {
         table.spans.last().map_or(Lsn::ZERO, |span| span.last)
     }
 
+    /// The share of the active segment that is used, from 0 to 1.
+    pub(crate) fn used(&self) -> f64 {
+        let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let used = table.spans.last().map_or(0, |span| span.end - FRAMES);
+        used as f64 / table.capacity.max(1) as f64
+    }
+
     /// Moves the end of the active segment on, after its sync.
     pub(crate) fn advance(&self, end: u64, last: Lsn) {
         let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
@@ -81,11 +91,12 @@ impl Spans {
 
     /// Adds the next active segment. The one before it is sealed, but only the next manifest names
     /// its end, so both stay pinned; at most two files are.
-    pub(crate) fn push(&self, span: Span, file: OpenFile) {
+    pub(crate) fn push(&self, span: Span, file: OpenFile, capacity: u64) {
         let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
         table.pinned.push((span.entry.name, file));
         let extra = table.pinned.len().saturating_sub(2);
         table.pinned.drain(..extra);
         table.spans.push(span);
+        table.capacity = capacity;
     }
 }

@@ -1,61 +1,87 @@
 //! The writer: who holds it holds the commit token. One group is in flight at a time (W1): frames
 //! are stamped, written at their offset, synced, and only then do they count.
 
+use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use super::directory::{Directory, OpenFile, Ownership};
+use super::directory::{Directory, OpenFile};
 use super::error::{AppendError, Fault, FaultCause, NotCommitted};
+use super::fault::FaultCell;
 use super::footer::Footer;
-use super::frame::{self, Header, Place};
-use super::manifest::SegmentEntry;
+use super::frame::{self, HEADER, Header, LogId, Place};
+use super::group::{Batch, Blank, Group};
 use super::names::SegmentName;
+use super::prepare::Preparer;
+use super::record::{Placed, PlacedRecords, Receipt};
 use super::recovery::Settled;
 use super::scan::Found;
 use super::segment::{FRAMES, StaticHeader};
 use super::spans::Spans;
 use super::tails::{Tail, Tails};
-use super::{Carry, FrameKind, JournalOptions, Lsn, NewRecord, Receipt, Seq};
+use super::ticket::{Outcome, Settle};
+use super::{Carry, FrameKind, JournalOptions, Lsn, Position, Seq};
 use crate::identity::SessionId;
 use crate::vfs::Lock;
 
-/// A frame of a group before it is stamped. The payload checksum is computed by the caller,
-/// outside the token (W1).
-pub(crate) struct Unstamped<'a> {
-    pub(crate) kind: FrameKind,
-    pub(crate) session: SessionId,
-    pub(crate) payload: &'a [u8],
-    pub(crate) payload_crc: u32,
+/// Since when the disk has owed an answer to a group.
+#[derive(Debug)]
+pub(crate) struct Pulse {
+    base: Instant,
+    /// Microseconds from the base, 0 if no group is in flight.
+    since: AtomicU64,
 }
 
-impl<'a> Unstamped<'a> {
-    pub(crate) fn record(record: &NewRecord<'a>) -> Unstamped<'a> {
-        Unstamped {
-            kind: FrameKind::Record,
-            session: record.session,
-            payload: record.payload,
-            payload_crc: frame::payload_crc(record.payload),
+impl Pulse {
+    pub(crate) fn new() -> Pulse {
+        Pulse {
+            base: Instant::now(),
+            since: AtomicU64::new(0),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.base.elapsed().as_micros()).map_or(u64::MAX, |micros| micros.max(1))
+    }
+
+    fn begin(&self) {
+        self.since.store(self.now(), Ordering::Relaxed);
+    }
+
+    fn end(&self) {
+        self.since.store(0, Ordering::Relaxed);
+    }
+
+    /// For how long the group in flight has been waiting for the disk.
+    pub(crate) fn waiting(&self) -> Option<Duration> {
+        match self.since.load(Ordering::Relaxed) {
+            0 => None,
+            since => Some(Duration::from_micros(self.now().saturating_sub(since))),
         }
     }
 }
 
-/// Largest batch in bytes: it lies in one segment (W2).
-const MAX_BATCH: u64 = 1024 * 1024 * 1024;
-
-/// Bytes of the frames of a batch.
-fn bytes_of(batch: &[Unstamped<'_>]) -> u64 {
-    batch
-        .iter()
-        .map(|frame| frame::frame_len(frame.payload.len() as u64))
-        .fold(0, u64::saturating_add)
+/// One write call's bytes.
+#[derive(Debug)]
+enum Piece {
+    /// From the buffer of the group.
+    Buffered(Range<usize>),
+    /// The large payload of this blank.
+    Moved(usize),
 }
 
 #[derive(Debug)]
 pub(crate) struct Writer {
     pub(super) directory: Directory,
-    pub(super) ownership: Ownership,
     pub(super) lock: Option<Box<dyn Lock>>,
     pub(super) options: JournalOptions,
     pub(super) carry: Arc<dyn Carry>,
+    pub(super) preparer: Arc<Preparer>,
+    pub(super) fault: FaultCell,
+    pub(super) pulse: Arc<Pulse>,
+    pub(super) log: LogId,
+    pub(super) epoch: u64,
     pub(super) place: Place,
     pub(super) name: SegmentName,
     pub(super) capacity: u64,
@@ -69,9 +95,20 @@ pub(crate) struct Writer {
     pub(super) footer: Footer,
     pub(super) tails: Tails,
     pub(super) spans: Spans,
-    /// The successor, listed in the manifest and zeroed (W4, W7).
-    pub(super) successor: Option<(SegmentEntry, StaticHeader, OpenFile)>,
-    pub(super) fault: Option<Fault>,
+    /// Whether the next segment was asked for.
+    pub(super) asked: bool,
+    /// Since when the active segment is filled, and whether the one before it was full soon.
+    pub(super) begun: Instant,
+    pub(super) hurried: bool,
+    /// Which slot the next claim goes to: never over the last one.
+    pub(super) slot: usize,
+    /// Buffers that the next group takes.
+    pub(super) spare: Group,
+    /// Of the part in flight: last records by session, frames, write calls, and refusals by batch.
+    staged: Tails,
+    found: Vec<Found>,
+    pieces: Vec<Piece>,
+    verdicts: Vec<Option<NotCommitted>>,
 }
 
 impl Writer {
@@ -82,7 +119,11 @@ impl Writer {
         carry: Arc<dyn Carry>,
     ) -> Writer {
         let active = settled.spans.last();
+        let fault = FaultCell::default();
+        let manifest = &settled.ownership.manifest;
         Writer {
+            log: manifest.log,
+            epoch: manifest.epoch,
             place: Place {
                 log: settled.header.log,
                 segment: settled.header.name.number,
@@ -95,142 +136,221 @@ impl Writer {
             footer: settled.footer,
             tails: settled.tails,
             file: settled.file,
+            preparer: Arc::new(Preparer::new(
+                settled.directory.clone(),
+                settled.ownership,
+                fault.clone(),
+            )),
             directory: settled.directory,
-            ownership: settled.ownership,
             lock: Some(settled.lock),
+            pulse: Arc::new(Pulse::new()),
+            fault,
             spans,
             options,
             carry,
-            successor: None,
-            fault: None,
+            asked: false,
+            begun: Instant::now(),
+            hurried: false,
+            slot: 0,
+            spare: Group::default(),
+            staged: Tails::new(),
+            found: Vec::new(),
+            pieces: Vec::new(),
+            verdicts: Vec::new(),
         }
-    }
-
-    pub(crate) fn fault(&self) -> Option<&Fault> {
-        self.fault.as_ref()
     }
 
     pub(crate) fn tail(&self, session: SessionId) -> Tail {
         self.tails.get(&session).copied().unwrap_or_default()
     }
 
-    pub(crate) fn max_payload(&self) -> u32 {
-        self.ownership.manifest.max_payload
-    }
-
-    /// Poisons (P8, W10): the first cause is kept, and nothing is written any more.
     pub(crate) fn poison(&mut self, cause: FaultCause) -> Fault {
-        let fault = self.fault.get_or_insert_with(|| Fault::new(cause)).clone();
-        tracing::error!(journal = %self.directory.path().display(), %fault, "journal faulted");
-        fault
+        self.fault.poison(self.directory.path(), cause)
     }
 
-    /// Appends one batch as one group: all of it or nothing (W2).
-    pub(crate) fn append(
-        &mut self,
-        batch: &[Unstamped<'_>],
-        expected: Option<Seq>,
-    ) -> Result<Receipt, AppendError> {
-        self.check(batch, expected)?;
-        let needed = bytes_of(batch);
-        if self.position + needed > FRAMES + self.capacity {
-            self.roll(needed)?;
+    /// Writes a group: as much of it as fits into one segment with one sync, then the rest. Batches
+    /// are settled in their order.
+    pub(crate) fn commit(&mut self, group: &mut Group, settled: &mut dyn FnMut(Settle, Outcome)) {
+        let mut at = At::default();
+        while at.batch < group.batches.len() {
+            let first = at.batch;
+            self.stamp_part(group, &mut at);
+            let fault = match self.found.is_empty() {
+                true => None,
+                false => self.write_part(group).err().map(|cause| self.poison(cause)),
+            };
+            if fault.is_none() {
+                self.count_part();
+            }
+            self.settle_part(group, first, fault.as_ref(), settled);
         }
-        let (bytes, placed) = self.stamp(batch);
-        self.write_group(&bytes)
-            .map_err(|cause| AppendError::Unknown(self.poison(cause)))?;
-        Ok(self.acknowledge(bytes.len() as u64, &placed))
     }
 
-    /// What is refused before it gets an Lsn (W2).
-    fn check(&self, batch: &[Unstamped<'_>], expected: Option<Seq>) -> Result<(), NotCommitted> {
-        if let Some(fault) = &self.fault {
+    /// Stamps batches from `at` on, as far as they fit into the active segment. What is refused gets
+    /// no Lsn (W2).
+    fn stamp_part(&mut self, group: &mut Group, at: &mut At) {
+        self.found.clear();
+        self.pieces.clear();
+        self.staged.clear();
+        self.verdicts.clear();
+        let mut end = self.position;
+        while let Some(batch) = group.batches.get(at.batch) {
+            let blanks = at.blank..at.blank + batch.frames;
+            let first = group.blanks.get(at.blank);
+            let mut verdict = self.admit(batch, first);
+            if verdict.is_ok() && end + batch.length > FRAMES + self.capacity {
+                if !self.found.is_empty() {
+                    return;
+                }
+                verdict = self.make_room(batch.length);
+                end = self.position;
+            }
+            if verdict.is_ok() {
+                self.stamp(&mut group.bytes, &group.blanks, blanks, at.byte, &mut end);
+            }
+            self.verdicts.push(verdict.err());
+            at.batch += 1;
+            at.blank += batch.frames;
+            at.byte += batch.buffered;
+        }
+    }
+
+    /// Rolls until a batch fits (W2). Usually once: a segment that was prepared before the batch was
+    /// known may be too small for it.
+    fn make_room(&mut self, length: u64) -> Result<(), NotCommitted> {
+        while self.position + length > FRAMES + self.capacity {
+            self.roll(length)?;
+        }
+        Ok(())
+    }
+
+    fn admit(&self, batch: &Batch, first: Option<&Blank>) -> Result<(), NotCommitted> {
+        if let Some(fault) = self.fault.get() {
             return Err(NotCommitted::Faulted(fault.clone()));
         }
         if self.lock.is_none() {
             return Err(NotCommitted::Closed);
         }
-        let Some(first) = batch.first() else {
-            return Err(NotCommitted::Empty);
+        let Some((first, expected)) = first.zip(batch.expected) else {
+            return Ok(());
         };
-        let limit = usize::from(u16::MAX);
-        if batch.len() > limit {
-            return Err(NotCommitted::BatchTooLarge {
-                count: batch.len(),
-                limit,
-            });
-        }
-        let limit = u64::from(self.max_payload());
-        let too_large = batch
-            .iter()
-            .map(|frame| frame.payload.len() as u64)
-            .find(|length| *length > limit);
-        if let Some(length) = too_large {
-            return Err(NotCommitted::RecordTooLarge { length, limit });
-        }
-        let bytes = bytes_of(batch);
-        if bytes > MAX_BATCH {
-            return Err(NotCommitted::BatchTooLong {
-                bytes,
-                limit: MAX_BATCH,
-            });
-        }
-        let actual = self.tail(first.session).seq;
-        match expected {
-            Some(expected) if expected != actual => {
-                Err(NotCommitted::WrongPosition { expected, actual })
-            }
-            _ => Ok(()),
+        let actual = match self.staged.get(&first.session) {
+            Some(tail) => tail.seq,
+            None => self.tail(first.session).seq,
+        };
+        match expected == actual {
+            true => Ok(()),
+            false => Err(NotCommitted::WrongPosition { expected, actual }),
         }
     }
 
-    /// Stamps the headers: Lsn, Seq, previous Lsn, watermark, offset, epoch, header checksum.
-    fn stamp(&self, batch: &[Unstamped<'_>]) -> (Vec<u8>, Vec<Found>) {
-        let mut bytes = Vec::new();
-        let mut placed = Vec::with_capacity(batch.len());
-        let mut lsn = self.last;
-        let mut tails = Tails::new();
-        for (index, unstamped) in batch.iter().enumerate() {
-            lsn = lsn.next();
+    /// Stamps the headers of one batch: Lsn, Seq, previous Lsn, watermark, offset, epoch, header
+    /// checksum (W5).
+    fn stamp(
+        &mut self,
+        bytes: &mut [u8],
+        all: &[Blank],
+        blanks: Range<usize>,
+        mut byte: usize,
+        end: &mut u64,
+    ) {
+        let count = blanks.len();
+        for (index, number) in blanks.enumerate() {
+            let Some(blank) = all.get(number) else { return };
+            let before = self
+                .found
+                .last()
+                .map_or(self.last, |found| found.header.lsn);
+            let lsn = before.next();
             let mut seq = Seq::ZERO;
             let mut previous = Lsn::ZERO;
-            if unstamped.kind == FrameKind::Record {
-                let tail = tails
-                    .entry(unstamped.session)
-                    .or_insert_with(|| self.tail(unstamped.session));
+            if blank.kind == FrameKind::Record {
+                let tails = &self.tails;
+                let tail = self
+                    .staged
+                    .entry(blank.session)
+                    .or_insert_with(|| tails.get(&blank.session).copied().unwrap_or_default());
                 seq = tail.seq.next();
                 previous = tail.lsn;
                 *tail = Tail { seq, lsn };
             }
             let header = Header {
-                payload_crc: unstamped.payload_crc,
-                payload_len: unstamped.payload.len() as u32,
-                session: unstamped.session,
+                payload_crc: blank.payload_crc,
+                payload_len: blank.payload_len,
+                session: blank.session,
                 lsn,
                 seq,
                 previous,
                 watermark: self.last,
-                epoch: self.ownership.manifest.epoch,
+                epoch: self.epoch,
                 batch_index: index as u16,
-                batch_count: batch.len() as u16,
-                kind: unstamped.kind,
+                batch_count: count as u16,
+                kind: blank.kind,
                 flags: 0,
             };
-            let offset = self.position + bytes.len() as u64;
-            frame::encode(&mut bytes, &self.place, offset, &header, unstamped.payload);
-            placed.push(Found { offset, header });
+            let stamped = frame::encode_header(&self.place, *end, &header);
+            if let Some(field) = bytes.get_mut(byte..byte + stamped.len()) {
+                field.copy_from_slice(&stamped);
+            }
+            let buffered = match blank.moved {
+                Some(_) => header.frame_len() - u64::from(blank.payload_len),
+                None => header.frame_len(),
+            } as usize;
+            match blank.moved {
+                None => self.piece(byte..byte + buffered),
+                Some(_) => {
+                    let head = byte + HEADER as usize;
+                    self.piece(byte..head);
+                    self.pieces.push(Piece::Moved(number));
+                    self.piece(head..byte + buffered);
+                }
+            }
+            byte += buffered;
+            self.found.push(Found {
+                offset: *end,
+                header,
+            });
+            *end += header.frame_len();
         }
-        (bytes, placed)
     }
 
-    /// One write, one sync, and the proof that this process still owns the journal (W12). From the
+    /// Adds a range of the buffer to what is written, as part of the last write call if it goes on
+    /// where that ends.
+    fn piece(&mut self, range: Range<usize>) {
+        match self.pieces.last_mut() {
+            Some(Piece::Buffered(last)) if last.end == range.start => last.end = range.end,
+            _ if range.is_empty() => {}
+            _ => self.pieces.push(Piece::Buffered(range)),
+        }
+    }
+
+    /// The write, the sync, and the proof that this process still owns the journal (W12). From the
     /// first write call on, every failure leaves the outcome unknown (W3).
-    fn write_group(&self, bytes: &[u8]) -> Result<(), FaultCause> {
-        self.file
-            .write_all(bytes, self.position)
-            .map_err(FaultCause::Write)?;
+    fn write_part(&self, group: &Group) -> Result<(), FaultCause> {
+        self.pulse.begin();
+        let written = self.write_and_sync(group);
+        self.pulse.end();
+        written
+    }
+
+    fn write_and_sync(&self, group: &Group) -> Result<(), FaultCause> {
+        let mut offset = self.position;
+        for piece in &self.pieces {
+            let bytes = match piece {
+                Piece::Buffered(range) => group.bytes.get(range.clone()),
+                Piece::Moved(blank) => group
+                    .blanks
+                    .get(*blank)
+                    .and_then(|blank| blank.moved.as_deref()),
+            };
+            let bytes = bytes.unwrap_or_default();
+            self.file
+                .write_all(bytes, offset)
+                .map_err(FaultCause::Write)?;
+            offset += bytes.len() as u64;
+        }
         self.file.sync().map_err(FaultCause::Sync)?;
-        match self.ownership.still_holds(&self.directory) {
+        match self.preparer.right.still_holds(&self.directory) {
             Ok(true) => Ok(()),
             Ok(false) => Err(FaultCause::Overtaken {
                 path: self.directory.path().to_owned(),
@@ -239,34 +359,95 @@ impl Writer {
         }
     }
 
-    fn acknowledge(&mut self, length: u64, placed: &[Found]) -> Receipt {
-        let first = self.last.next();
-        let mut records = Vec::with_capacity(placed.len());
-        for frame in placed {
-            let header = &frame.header;
-            self.footer.add(frame);
-            self.last = header.lsn;
-            if header.kind == FrameKind::Record {
-                self.tails.insert(
-                    header.session,
-                    Tail {
-                        seq: header.seq,
-                        lsn: header.lsn,
-                    },
-                );
-                records.push(super::Placed {
-                    lsn: header.lsn,
-                    seq: header.seq,
-                    position: super::Position {
-                        segment: self.name,
-                        offset: frame.offset,
-                    },
-                });
+    /// What was synced counts from now on.
+    fn count_part(&mut self) {
+        let Some(last) = self.found.last().copied() else {
+            return;
+        };
+        for found in &self.found {
+            self.footer.add(found);
+        }
+        for (session, tail) in self.staged.drain() {
+            self.tails.insert(session, tail);
+        }
+        self.last = last.header.lsn;
+        self.count += self.found.len() as u64;
+        self.position = last.end();
+        self.spans.advance(self.position, self.last);
+    }
+
+    fn settle_part(
+        &mut self,
+        group: &mut Group,
+        first: usize,
+        fault: Option<&Fault>,
+        settled: &mut dyn FnMut(Settle, Outcome),
+    ) {
+        let segment = self.name;
+        let mut found = self.found.as_slice();
+        let batches = group.batches.get_mut(first..).unwrap_or_default();
+        for (batch, verdict) in batches.iter_mut().zip(self.verdicts.drain(..)) {
+            let outcome = match (verdict, fault) {
+                (Some(reason), _) => Err(AppendError::NotCommitted(reason)),
+                (None, fault) => {
+                    let (own, rest) = found.split_at_checked(batch.frames).unwrap_or((found, &[]));
+                    found = rest;
+                    match fault {
+                        Some(fault) => Err(AppendError::Unknown(fault.clone())),
+                        None => Ok(receipt(segment, own)),
+                    }
+                }
+            };
+            if let Some(settle) = batch.settle.take() {
+                settled(settle, outcome);
             }
         }
-        self.count += placed.len() as u64;
-        self.position += length;
-        self.spans.advance(self.position, self.last);
-        Receipt { first, records }
+    }
+
+    /// The next segment, when it is time to prepare it and it was not asked for yet: when the active
+    /// one is half full (W9), or earlier when they fill fast.
+    pub(super) fn wants_successor(&mut self) -> Option<StaticHeader> {
+        let due = !self.asked && (self.hurried || self.position - FRAMES > self.capacity / 2);
+        self.asked |= due;
+        due.then(|| self.successor(0))
+    }
+
+    /// The header of the segment after the active one.
+    pub(super) fn successor(&self, needed: u64) -> StaticHeader {
+        StaticHeader {
+            log: self.log,
+            name: SegmentName {
+                number: self.name.number.saturating_add(1),
+                generation: 0,
+                epoch: self.epoch,
+            },
+            capacity: self.options.capacity_after(self.capacity, needed),
+        }
+    }
+}
+
+/// Where in a group the next batch is.
+#[derive(Debug, Default)]
+struct At {
+    batch: usize,
+    blank: usize,
+    byte: usize,
+}
+
+fn receipt(segment: SegmentName, frames: &[Found]) -> Receipt {
+    let records = frames
+        .iter()
+        .filter(|frame| frame.header.kind == FrameKind::Record)
+        .map(|frame| Placed {
+            lsn: frame.header.lsn,
+            seq: frame.header.seq,
+            position: Position {
+                segment,
+                offset: frame.offset,
+            },
+        });
+    Receipt {
+        first: frames.first().map_or(Lsn::ZERO, |frame| frame.header.lsn),
+        records: PlacedRecords::of(records),
     }
 }

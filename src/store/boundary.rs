@@ -1,22 +1,23 @@
 //! The commit boundary of a session: the one place where events become durable.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use super::committed::{Committed, Outcome};
 use super::draft::Draft;
+use super::flight::{Encoded, InFlight, Request, Submitted};
 use super::io::{IoThread, Ticket};
 use super::log::Log;
 use super::session::Mode;
 use super::state::{Admission, SessionState};
 use super::{CommitError, Refusal};
 use crate::event::{
-    Body, Event, Factory, Header, Key, Limits, check_pairing, decode_header, encode_record,
+    Body, Factory, Header, Key, Limits, check_pairing, decode_header, encode_record,
 };
 use crate::identity::{Coordinates, LoopId, SessionId, StepId};
-use crate::journal::{AppendError, Fault, Lsn, NotCommitted, Placed, ReadError};
+use crate::journal::{AppendError, CloseError, Fault, Lsn, NotCommitted, ReadError, Workers};
 
 /// What is told of a session's commits, in their order: the hub is one.
 ///
@@ -32,6 +33,9 @@ pub trait Observer: Send + Sync {
     fn closed(&self) {}
 }
 
+/// What a commit comes to.
+pub(super) type CommitResult = Result<Vec<Outcome>, CommitError>;
+
 /// A session, behind its handles.
 pub(super) struct SessionCore {
     pub(super) id: SessionId,
@@ -40,7 +44,8 @@ pub(super) struct SessionCore {
     pub(super) limits: Limits,
     pub(super) factory: Factory,
     pub(super) io: Arc<IoThread>,
-    /// Held for a whole commit: it orders them.
+    pub(super) workers: Workers,
+    /// Orders the commits. Held for moments only, never while the disk works.
     pub(super) boundary: Mutex<Boundary>,
     /// The first fault, to be read without waiting for a commit.
     pub(super) latched: Arc<OnceLock<Fault>>,
@@ -61,6 +66,12 @@ pub(super) struct Boundary {
     pub(super) observers: Vec<Weak<dyn Observer>>,
     /// What opening kept above the watermark: given to the first hub once (design, section 3).
     pub(super) recovered: Vec<Committed>,
+    /// Commits whose turn has not come.
+    pub(super) waiting: VecDeque<Request>,
+    /// Commits that are on their way to the disk, in the order of the log.
+    pub(super) flight: VecDeque<InFlight>,
+    /// Why the first of them that failed did, if one did.
+    pub(super) refused: Option<NotCommitted>,
 }
 
 impl std::fmt::Debug for SessionCore {
@@ -76,13 +87,6 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An event that passed the preflight, with its bytes.
-struct Prepared {
-    event: Event,
-    key: Option<Key>,
-    bytes: Vec<u8>,
-}
-
 impl SessionCore {
     #[allow(clippy::too_many_arguments, reason = "called once, from opening")]
     pub(super) fn new(
@@ -92,6 +96,7 @@ impl SessionCore {
         limits: Limits,
         factory: Factory,
         io: Arc<IoThread>,
+        workers: Workers,
         state: Arc<Mutex<SessionState>>,
         recovered: Vec<Committed>,
     ) -> SessionCore {
@@ -103,6 +108,7 @@ impl SessionCore {
             limits,
             factory,
             io,
+            workers,
             latched: latched.clone(),
             boundary: Mutex::new(Boundary {
                 recovered,
@@ -123,61 +129,67 @@ impl SessionCore {
     /// The commit boundary (design, section 3): stamp, preflight, durable append, history,
     /// publication, answer. Nothing behind the append happens unless it said that the batch is
     /// durable (P2), and the batch is atomic (P3).
-    pub(super) fn commit(&self, drafts: Vec<Draft>) -> Result<Vec<Outcome>, CommitError> {
-        self.commit_with(|_| drafts)
+    pub(super) fn commit(self: &Arc<Self>, drafts: Vec<Draft>) -> CommitResult {
+        let batch = self.encode(drafts)?;
+        self.wait(self.request(batch, true))
     }
 
-    /// The same for a batch that depends on where the session stands: it is made when its turn has
-    /// come, behind all commits that were submitted before it.
+    /// The same for a batch of a loop that depends on where the session stands: it is made when its
+    /// turn has come, behind all commits of the loop that were submitted before it.
     pub(super) fn commit_with(
-        &self,
-        draft: impl FnOnce(&SessionState) -> Vec<Draft>,
-    ) -> Result<Vec<Outcome>, CommitError> {
-        let mut boundary = lock(&self.boundary);
-        self.ready(&boundary)?;
-        let drafts = draft(&self.state());
-        let stamped = self.stamp(drafts)?;
-        let (known, prepared) = self.preflight(stamped)?;
-        if prepared.is_empty() {
-            return Ok(known
-                .into_iter()
-                .flatten()
-                .map(Outcome::Duplicate)
-                .collect());
-        }
-        let expected = self.state().last;
-        let payloads: Vec<&[u8]> = prepared
-            .iter()
-            .map(|prepared| prepared.bytes.as_slice())
-            .collect();
-        let placed = match self.log.append(&payloads, expected) {
-            Ok(placed) => placed,
-            Err(error) => return Err(self.failed(&mut boundary, error, prepared)),
-        };
-        let committed = self.extend_history(prepared, &placed);
-        boundary.publish(&committed);
-        let mut fresh = committed.into_iter().map(Outcome::Committed);
-        Ok(known
-            .into_iter()
-            .filter_map(|known| match known {
-                Some(first) => Some(Outcome::Duplicate(first)),
-                None => fresh.next(),
-            })
-            .collect())
+        self: &Arc<Self>,
+        loop_id: LoopId,
+        draft: impl FnOnce(&SessionState) -> Vec<Draft> + Send + 'static,
+    ) -> CommitResult {
+        let batch = Submitted::Made(loop_id, Box::new(draft));
+        self.wait(self.request(batch, true))
     }
 
-    fn ready(&self, boundary: &Boundary) -> Result<(), Refusal> {
+    /// A commit that does not block: it runs to its end whatever becomes of the ticket.
+    pub(super) fn submit(self: &Arc<Self>, drafts: Vec<Draft>) -> Ticket<CommitResult> {
+        match self.encode(drafts) {
+            Ok(batch) => self.request(batch, false),
+            Err(refusal) => Ticket::ready(Err(refusal.into())),
+        }
+    }
+
+    /// The same for a batch of a loop that depends on where the session stands.
+    pub(super) fn submit_with(
+        self: &Arc<Self>,
+        loop_id: LoopId,
+        draft: impl FnOnce(&SessionState) -> Vec<Draft> + Send + 'static,
+    ) -> Ticket<CommitResult> {
+        self.request(Submitted::Made(loop_id, Box::new(draft)), false)
+    }
+
+    fn wait(&self, ticket: Ticket<CommitResult>) -> CommitResult {
+        // Without threads, who waits runs what is queued.
+        while !ticket.is_ready() && self.workers.run_queued() {}
+        ticket.wait()?
+    }
+
+    pub(super) fn ready(&self, boundary: &Boundary) -> Result<(), Refusal> {
         if self.mode == Mode::Read {
             return Err(Refusal::ReadOnly);
         }
-        match &boundary.fault {
-            Some(fault) => Err(Refusal::Faulted(fault.clone())),
-            None => Ok(()),
+        if let Some(fault) = &boundary.fault {
+            return Err(Refusal::Faulted(fault.clone()));
+        }
+        match boundary.closed {
+            true => Err(Refusal::Journal(NotCommitted::Closed)),
+            false => Ok(()),
         }
     }
 
-    /// Step 1: coordinates, event id, creation time.
-    fn stamp(&self, drafts: Vec<Draft>) -> Result<Vec<(Event, Option<Key>)>, Refusal> {
+    /// Steps 1 and 2 as far as they do not depend on where the session stands, in the caller's
+    /// thread: coordinates, event id, creation time; validation, encoding, and the reader's
+    /// acceptance (P10).
+    fn encode(&self, drafts: Vec<Draft>) -> Result<Submitted, Refusal> {
+        self.ready(&lock(&self.boundary))?;
+        Ok(Submitted::Encoded(self.stamp(drafts)?))
+    }
+
+    pub(super) fn stamp(&self, drafts: Vec<Draft>) -> Result<Vec<Encoded>, Refusal> {
         if drafts.is_empty() {
             return Err(Refusal::Empty);
         }
@@ -194,51 +206,61 @@ impl SessionCore {
                 let header = Header::at(coordinates)
                     .named(draft.agent_name)
                     .caused_by(draft.cause);
-                Ok((self.factory.stamp(header, draft.body)?, draft.key))
+                let event = self.factory.stamp(header, draft.body)?;
+                if let Body::StepDone(step) = &event.body {
+                    check_pairing(step)?;
+                }
+                // The number of a turn is known only when its turn has come.
+                let bytes = match event.body {
+                    Body::TurnStarted(_) => Vec::new(),
+                    _ => encode_record(&event, draft.key.as_ref(), &self.limits)?,
+                };
+                Ok(Encoded {
+                    event,
+                    key: draft.key,
+                    bytes,
+                })
             })
             .collect()
     }
 
-    /// Step 2: repeats are found, the rest is validated, encoded, run through the reader's
-    /// acceptance (P10), and must fit where the session stands. Gives, for each event, the first
-    /// commit if it is a repeat.
-    fn preflight(
+    /// Step 2 when the turn of a batch has come: repeats are found, and the rest must fit where the
+    /// session stands. Gives, for each event, the first commit if it is a repeat.
+    pub(super) fn preflight(
         &self,
-        stamped: Vec<(Event, Option<Key>)>,
-    ) -> Result<(Vec<Option<Committed>>, Vec<Prepared>), Refusal> {
-        let state = self.state();
-        let mut admission = Admission::new(&state);
-        let mut known = Vec::with_capacity(stamped.len());
-        let mut prepared = Vec::with_capacity(stamped.len());
+        state: &SessionState,
+        batch: Vec<Encoded>,
+    ) -> Result<(Vec<Option<Committed>>, Vec<Encoded>), Refusal> {
+        let mut admission = Admission::new(state);
+        let mut known = Vec::with_capacity(batch.len());
+        let mut prepared = Vec::with_capacity(batch.len());
         let mut repeated = StepId::nil();
-        for (mut event, key) in stamped {
+        for mut encoded in batch {
             // What a host bound to a step is part of it: a repeated step repeats it too (P3).
-            let step = event.header.coordinates.step;
-            if !step.is_nil() && step == repeated {
+            let at = encoded.event.header.coordinates;
+            if !at.step.is_nil() && at.step == repeated {
                 continue;
             }
-            if let Body::TurnStarted(started) = &mut event.body {
-                started.turn_index = admission.next_turn_index(event.header.coordinates.loop_id);
+            let key = encoded.key.as_ref();
+            if let Body::TurnStarted(started) = &mut encoded.event.body {
+                started.turn_index = admission.next_turn_index(at.loop_id);
+                encoded.bytes = encode_record(&encoded.event, key, &self.limits)?;
             }
-            if let Body::StepDone(step) = &event.body {
-                check_pairing(step)?;
-            }
-            let bytes = encode_record(&event, key.as_ref(), &self.limits)?;
-            if let Some(key) = &key
+            if let Some(key) = key
                 && prepared
                     .iter()
-                    .any(|before: &Prepared| before.key.as_ref() == Some(key))
+                    .any(|before: &Encoded| before.key.as_ref() == Some(key))
             {
                 return Err(Refusal::KeyTwice { key: key.clone() });
             }
-            if let Some(first) = self.first_commit(&state, key.as_ref(), &bytes)? {
+            if let Some(first) = self.first_commit(state, key, &encoded.bytes)? {
                 known.push(Some(first));
-                repeated = step;
+                repeated = at.step;
                 continue;
             }
-            admission.admit(&event)?;
+            admission.admit(&encoded.event)?;
             known.push(None);
-            prepared.push(Prepared { event, key, bytes });
+            prepared.push(encoded);
         }
         Ok((known, prepared))
     }
@@ -281,53 +303,12 @@ impl SessionCore {
         }
     }
 
-    /// Step 3 failed: whether for certain or not, nothing is published and history is unchanged.
-    fn failed(
-        &self,
-        boundary: &mut Boundary,
-        error: AppendError,
-        prepared: Vec<Prepared>,
-    ) -> CommitError {
-        // A journal can fault at a moment when this batch was certainly not written.
-        if let Err(fault) = self.log.health() {
-            boundary.latch(&fault);
-        }
-        match error {
-            AppendError::Unknown(fault) => CommitError::Unknown {
-                fault,
-                events: prepared
-                    .into_iter()
-                    .map(|prepared| prepared.event)
-                    .collect(),
-            },
-            AppendError::NotCommitted(NotCommitted::Faulted(fault)) => {
-                Refusal::Faulted(fault).into()
-            }
-            AppendError::NotCommitted(reason) => Refusal::Journal(reason).into(),
-        }
-    }
-
-    /// Step 4: committed history grows by the same fold that a restore uses.
-    fn extend_history(&self, prepared: Vec<Prepared>, placed: &[Placed]) -> Vec<Committed> {
-        let mut state = self.state();
-        prepared
-            .into_iter()
-            .zip(placed)
-            .map(|(prepared, placed)| {
-                let length = prepared.bytes.len();
-                let committed = Committed::live(prepared.event, placed.seq, placed.lsn, length);
-                state.apply(&committed, prepared.key.as_ref(), Some(placed.position));
-                committed
-            })
-            .collect()
-    }
-
     /// Writes the witness slots of the log.
-    pub(super) fn witness(&self, boundary: &mut Boundary) -> Result<(), Refusal> {
-        self.ready(boundary)?;
+    pub(super) fn witness(&self) -> Result<(), Refusal> {
+        self.ready(&lock(&self.boundary))?;
         let witnessed = self.log.witness();
-        if let Err(fault) = self.log.health() {
-            boundary.latch(&fault);
+        if let Some(fault) = self.log.fault() {
+            lock(&self.boundary).latch(&fault);
         }
         witnessed.map_err(|error| match error {
             AppendError::Unknown(fault)
@@ -336,21 +317,19 @@ impl SessionCore {
         })
     }
 
-    /// Runs a commit on the store's I/O thread: it runs to its end whatever becomes of the ticket.
-    pub(super) fn submit(
-        self: &Arc<Self>,
-        drafts: Vec<Draft>,
-    ) -> Ticket<Result<Vec<Outcome>, CommitError>> {
-        self.submit_with(move |_| drafts)
-    }
-
-    /// The same for a batch that depends on where the session stands.
-    pub(super) fn submit_with(
-        self: &Arc<Self>,
-        draft: impl FnOnce(&SessionState) -> Vec<Draft> + Send + 'static,
-    ) -> Ticket<Result<Vec<Outcome>, CommitError>> {
-        let core = self.clone();
-        self.io.submit(move || core.commit_with(draft))
+    /// Closes for all handles: what is under way is finished, what waits is refused.
+    pub(super) fn close(&self) -> Result<(), CloseError> {
+        let waiting = {
+            let mut boundary = lock(&self.boundary);
+            boundary.closed = true;
+            std::mem::take(&mut boundary.waiting)
+        };
+        for request in waiting {
+            request.refuse(Refusal::Journal(NotCommitted::Closed));
+        }
+        let closed = self.log.close();
+        lock(&self.boundary).close();
+        closed
     }
 
     /// Claims a loop for one handle; `None` if another has it.
@@ -365,7 +344,7 @@ impl SessionCore {
 
 impl Boundary {
     /// Step 5: those who are there are told, in the order of the commits.
-    fn publish(&mut self, committed: &[Committed]) {
+    pub(super) fn publish(&mut self, committed: &[Committed]) {
         self.observers.retain(|observer| match observer.upgrade() {
             Some(observer) => told(|| observer.committed(committed)),
             None => false,
@@ -373,7 +352,7 @@ impl Boundary {
     }
 
     /// The first fault is kept (P8).
-    fn latch(&mut self, fault: &Fault) {
+    pub(super) fn latch(&mut self, fault: &Fault) {
         if self.fault.is_some() {
             return;
         }

@@ -1,6 +1,5 @@
-//! The I/O thread of a store: runs commits for async callers, so that they never block a thread of
-//! their runtime, and so that a commit that was submitted runs to its end whatever becomes of the
-//! caller (design: cancellation is honoured before the append and never after).
+//! The I/O thread of a store: runs for async callers what reads from the disk, so that they never
+//! block a thread of their runtime; and tickets, for what was submitted to it or to the log.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,8 +28,7 @@ impl IoThread {
         &self,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Ticket<T> {
-        let slot = Arc::new(Slot::default());
-        let promise = Promise(slot.clone());
+        let (promise, ticket) = Promise::new();
         let job: Job = Box::new(move || {
             // A panic in a host's disk must not take the thread down with the jobs behind it; the
             // promise, dropped unfulfilled, tells the waiter.
@@ -42,7 +40,7 @@ impl IoThread {
             // If the thread is gone the job is dropped, and its promise with it.
             let _ = sender.send(job);
         }
-        Ticket(slot)
+        ticket
     }
 
     fn sender(&self) -> Option<Sender<Job>> {
@@ -104,10 +102,16 @@ impl<T> Slot<T> {
 }
 
 /// The side of the thread: dropped unfulfilled, it tells the waiter that nothing will come.
-struct Promise<T>(Arc<Slot<T>>);
+pub(super) struct Promise<T>(Arc<Slot<T>>);
 
 impl<T> Promise<T> {
-    fn fulfil(self, value: T) {
+    /// A promise, and the ticket on it.
+    pub(super) fn new() -> (Promise<T>, Ticket<T>) {
+        let slot = Arc::new(Slot::default());
+        (Promise(slot.clone()), Ticket(slot))
+    }
+
+    pub(super) fn fulfil(self, value: T) {
         self.0.settle(State::Done(value));
     }
 }
@@ -125,6 +129,18 @@ impl<T> Drop for Promise<T> {
 pub struct Ticket<T>(Arc<Slot<T>>);
 
 impl<T> Ticket<T> {
+    /// One whose outcome is known.
+    pub(super) fn ready(value: T) -> Ticket<T> {
+        let (promise, ticket) = Promise::new();
+        promise.fulfil(value);
+        ticket
+    }
+
+    /// Whether the outcome is there.
+    pub(super) fn is_ready(&self) -> bool {
+        !matches!(&*lock(&self.0.state), State::Waiting(_))
+    }
+
     /// Blocks until the outcome is there. Not for async code: await the ticket there.
     ///
     /// # Errors

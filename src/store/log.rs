@@ -2,24 +2,34 @@
 //! for the local journal without a change above.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use crate::identity::SessionId;
 use crate::journal::{
-    AppendError, CloseError, Entry, Fault, FrameKind, Journal, JournalView, Lsn, NewRecord,
-    NotCommitted, Placed, Position, ReadError, Seq,
+    AppendError, CloseError, Entry, Fault, FrameKind, Journal, JournalView, Lsn, NotCommitted,
+    OwnedRecord, Position, ReadError, Seq, Sink,
 };
 
 /// The records of one session.
 pub(super) trait Log: Debug + Send + Sync {
-    /// Appends a batch behind an expected position, all of it or nothing, and returns when it is
-    /// durable.
-    fn append(&self, payloads: &[&[u8]], expected: Seq) -> Result<Vec<Placed>, AppendError>;
+    /// Queues a batch behind an expected position, all of it or nothing. The sink is told how it came
+    /// out, in the order of the log, when it is durable or has failed; not if this is an error.
+    /// Whether the caller has to call [`Log::lead`], which only one that may block can `offer`.
+    fn submit(
+        &self,
+        payloads: Vec<Vec<u8>>,
+        expected: Seq,
+        sink: Arc<dyn Sink>,
+        offer: bool,
+    ) -> Result<bool, NotCommitted>;
+    /// Writes what is queued; blocks.
+    fn lead(&self);
     /// The records from a position on, up to what is durable now.
     fn read(&self, from: Seq) -> Box<dyn Iterator<Item = Result<Entry, ReadError>> + Send>;
     /// The record at a place.
     fn read_at(&self, position: &Position) -> Result<Option<Entry>, ReadError>;
     /// Why the log takes no appends any more, if so.
-    fn health(&self) -> Result<(), Fault>;
+    fn fault(&self) -> Option<Fault>;
     /// Vouches for the last record outside its block.
     fn witness(&self) -> Result<(), AppendError>;
     /// Closes the log.
@@ -46,15 +56,22 @@ pub(super) struct OwnJournal {
 }
 
 impl Log for OwnJournal {
-    fn append(&self, payloads: &[&[u8]], expected: Seq) -> Result<Vec<Placed>, AppendError> {
-        let records: Vec<NewRecord<'_>> = payloads
-            .iter()
-            .map(|payload| NewRecord {
-                session: self.session,
-                payload,
-            })
-            .collect();
-        Ok(self.journal.append(&records, Some(expected))?.records)
+    fn submit(
+        &self,
+        payloads: Vec<Vec<u8>>,
+        expected: Seq,
+        sink: Arc<dyn Sink>,
+        offer: bool,
+    ) -> Result<bool, NotCommitted> {
+        let session = self.session;
+        let records = payloads
+            .into_iter()
+            .map(|payload| OwnedRecord { session, payload });
+        self.journal.enqueue(records, Some(expected), sink, offer)
+    }
+
+    fn lead(&self) {
+        self.journal.lead();
     }
 
     fn read(&self, from: Seq) -> Box<dyn Iterator<Item = Result<Entry, ReadError>> + Send> {
@@ -65,8 +82,8 @@ impl Log for OwnJournal {
         self.journal.read_at(position)
     }
 
-    fn health(&self) -> Result<(), Fault> {
-        self.journal.health()
+    fn fault(&self) -> Option<Fault> {
+        self.journal.fault()
     }
 
     fn witness(&self) -> Result<(), AppendError> {
@@ -85,9 +102,17 @@ pub(super) struct ViewedJournal {
 }
 
 impl Log for ViewedJournal {
-    fn append(&self, _payloads: &[&[u8]], _expected: Seq) -> Result<Vec<Placed>, AppendError> {
-        Err(NotCommitted::Closed.into())
+    fn submit(
+        &self,
+        _payloads: Vec<Vec<u8>>,
+        _expected: Seq,
+        _sink: Arc<dyn Sink>,
+        _offer: bool,
+    ) -> Result<bool, NotCommitted> {
+        Err(NotCommitted::Closed)
     }
+
+    fn lead(&self) {}
 
     fn read(&self, from: Seq) -> Box<dyn Iterator<Item = Result<Entry, ReadError>> + Send> {
         records(self.view.read(Lsn::new(from.get())), from)
@@ -97,8 +122,8 @@ impl Log for ViewedJournal {
         self.view.read_at(position)
     }
 
-    fn health(&self) -> Result<(), Fault> {
-        Ok(())
+    fn fault(&self) -> Option<Fault> {
+        None
     }
 
     fn witness(&self) -> Result<(), AppendError> {

@@ -11,6 +11,7 @@ mod committed;
 mod companion;
 mod draft;
 mod error;
+mod flight;
 mod io;
 mod listing;
 mod log;

@@ -208,9 +208,15 @@ impl Prologue {
             .iter()
             .map(|payload| NewRecord { session, payload })
             .collect();
-        let (journal, receipt) = opening.begin(&records, Arc::new(LiveState(state.clone())))?;
+        let carry = Arc::new(LiveState(state.clone()));
+        let opening = opening.workers(place.options.workers.clone());
+        let (journal, receipt) = opening.begin(&records, carry)?;
         let lengths = self.payloads.iter().map(Vec::len);
-        for ((event, length), placed) in self.events.into_iter().zip(lengths).zip(&receipt.records)
+        for ((event, length), placed) in self
+            .events
+            .into_iter()
+            .zip(lengths)
+            .zip(receipt.records.iter())
         {
             let committed = Committed::live(event, placed.seq, placed.lsn, length);
             lock(&state).apply(&committed, None, Some(placed.position));
@@ -382,6 +388,7 @@ fn assemble(
         place.options.limits,
         place.options.factory.clone(),
         place.io.clone(),
+        place.options.workers.clone(),
         state,
         recovered,
     );

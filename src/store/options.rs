@@ -1,7 +1,7 @@
 //! The options of a store.
 
 use crate::event::{Factory, Limits};
-use crate::journal::JournalOptions;
+use crate::journal::{JournalOptions, Workers};
 
 /// How a store lays out its sessions. Chosen when it is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -26,6 +26,8 @@ pub struct StoreOptions {
     pub keyed_horizon: usize,
     /// Where ids and times come from.
     pub factory: Factory,
+    /// The threads behind its journals. Clones of the options share them.
+    pub workers: Workers,
 }
 
 impl Default for StoreOptions {
@@ -36,6 +38,7 @@ impl Default for StoreOptions {
             limits: Limits::default(),
             keyed_horizon: 10_000,
             factory: Factory::default(),
+            workers: Workers::default(),
         }
     }
 }

@@ -64,8 +64,8 @@ impl Session {
         self.core.commit(drafts)
     }
 
-    /// The same for async callers: the commit runs on the store's I/O thread, to its end, also when
-    /// the ticket is dropped.
+    /// The same for async callers: it never blocks, and the commit runs to its end, also when the
+    /// ticket is dropped.
     pub fn submit(&self, drafts: Vec<Draft>) -> Ticket<Result<Vec<Outcome>, CommitError>> {
         self.core.submit(drafts)
     }
@@ -192,8 +192,7 @@ impl Session {
     /// # Errors
     /// As for [`Session::commit`]: a failed write or sync faults the session.
     pub fn witness(&self) -> Result<(), Refusal> {
-        let mut boundary = lock(&self.core.boundary);
-        self.core.witness(&mut boundary)
+        self.core.witness()
     }
 
     /// Closes the session for all its handles: later commits are refused. Dropping the last handle
@@ -202,9 +201,6 @@ impl Session {
     /// # Errors
     /// What was acknowledged is as safe as before; the next opening recovers.
     pub fn close(&self) -> Result<(), SessionCloseError> {
-        let mut boundary = lock(&self.core.boundary);
-        let closed = self.core.log.close();
-        boundary.close();
-        Ok(closed?)
+        Ok(self.core.close()?)
     }
 }

@@ -183,7 +183,7 @@ impl Loop {
     /// As for [`Session::commit`].
     pub fn begin_turn(&mut self, message: UserMessage) -> Result<Turn<'_>, CommitError> {
         let (id, batch) = self.first_batch(message)?;
-        let outcomes = self.session.core.commit_with(batch)?;
+        let outcomes = self.session.core.commit_with(self.id, batch)?;
         self.begun(id, &outcomes)
     }
 
@@ -197,7 +197,7 @@ impl Loop {
         message: UserMessage,
     ) -> Result<Turn<'_>, CommitError> {
         let (id, batch) = self.first_batch(message)?;
-        let outcomes = self.session.core.submit_with(batch).await??;
+        let outcomes = self.session.core.submit_with(self.id, batch).await??;
         self.begun(id, &outcomes)
     }
 

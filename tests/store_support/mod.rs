@@ -24,6 +24,7 @@ pub fn options() -> StoreOptions {
             max_capacity: 16 * 1024,
             ..JournalOptions::default()
         },
+        workers: stepwell::journal::Workers::groups_only(),
         ..StoreOptions::default()
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use stepwell::identity::SessionId;
 use stepwell::journal::{
     AppendError, Entry, FrameKind, Journal, JournalOptions, Lsn, NewRecord, NoCarry, OpenError,
-    Opening, Owner, Receipt,
+    Opening, Owner, Receipt, Workers,
 };
 use stepwell::vfs::Vfs;
 use stepwell::vfs::sim::SimVfs;
@@ -29,6 +29,7 @@ pub fn options(supersede: u64) -> JournalOptions {
         max_payload: 64 * 1024,
         supersede_limit: supersede,
         quarantine_files: 64,
+        ..JournalOptions::default()
     }
 }
 
@@ -47,7 +48,10 @@ pub fn vfs(disk: &SimVfs) -> Arc<dyn Vfs> {
 pub fn create(disk: &SimVfs, options: &JournalOptions) -> Result<Journal, OpenError> {
     let owner = Owner::Session(session());
     let opening = Journal::create(vfs(disk), &dir(), owner, options.clone())?;
-    Ok(opening.begin(&[], Arc::new(NoCarry))?.0)
+    Ok(opening
+        .workers(Workers::manual())
+        .begin(&[], Arc::new(NoCarry))?
+        .0)
 }
 
 pub fn open(disk: &SimVfs, options: &JournalOptions) -> Result<Opening, OpenError> {
@@ -56,7 +60,10 @@ pub fn open(disk: &SimVfs, options: &JournalOptions) -> Result<Opening, OpenErro
 }
 
 pub fn begin(opening: Opening) -> Result<Journal, OpenError> {
-    Ok(opening.begin(&[], Arc::new(NoCarry))?.0)
+    Ok(opening
+        .workers(Workers::manual())
+        .begin(&[], Arc::new(NoCarry))?
+        .0)
 }
 
 pub fn append(journal: &Journal, payloads: &[Vec<u8>]) -> Result<Receipt, AppendError> {
@@ -123,7 +130,7 @@ impl Books {
             }
             Err(AppendError::NotCommitted(_)) => {
                 self.refused.extend(batch);
-                journal.health().is_ok()
+                journal.fault().is_none()
             }
             Err(AppendError::Unknown(_)) => {
                 self.unknown.push(batch);

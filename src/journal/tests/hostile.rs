@@ -7,7 +7,9 @@ use std::sync::Arc;
 use super::super::frame::{self, FrameKind, Header, LogId, Place};
 use super::super::manifest::{End, Manifest, ManifestFound};
 use super::super::segment::{FRAMES, SLOTS, Slot};
-use super::super::{Journal, JournalOptions, JournalView, Lsn, NewRecord, NoCarry, Owner, Seq};
+use super::super::{
+    Journal, JournalOptions, JournalView, Lsn, NewRecord, NoCarry, Owner, Seq, Workers,
+};
 use crate::identity::SessionId;
 use crate::vfs::sim::SimVfs;
 use crate::vfs::{RealVfs, Vfs};
@@ -25,7 +27,10 @@ fn options() -> JournalOptions {
 
 fn fill(vfs: Arc<dyn Vfs>, dir: &Path) {
     let opening = Journal::create(vfs, dir, Owner::Session(SESSION), options()).unwrap();
-    let (journal, _) = opening.begin(&[], Arc::new(NoCarry)).unwrap();
+    let (journal, _) = opening
+        .workers(Workers::manual())
+        .begin(&[], Arc::new(NoCarry))
+        .unwrap();
     for _ in 0..40 {
         let record = NewRecord {
             session: SESSION,
@@ -71,7 +76,9 @@ fn survive(disk: &SimVfs) {
     disk.set_capacity(Some(disk.used() + (1 << 20)));
     if let Ok(opening) = Journal::open(vfs, Path::new(DIR), Owner::Session(SESSION), options()) {
         assert!(opening.read(Lsn::ZERO).count() < 10_000);
-        let _ = opening.begin(&[], Arc::new(NoCarry));
+        let _ = opening
+            .workers(Workers::manual())
+            .begin(&[], Arc::new(NoCarry));
     }
 }
 
