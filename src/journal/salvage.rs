@@ -170,7 +170,7 @@ impl Content {
         let mut frames: Vec<Found> = Vec::new();
         let slots = read_slots(file, &place)?;
         let slots = slots.iter().map(|slot| slot.watermark);
-        let mut claim = slots.fold(base, Lsn::max);
+        let mut claim = slots.fold(Lsn::ZERO, Lsn::max);
         let mut last = base;
         // Payloads are checked when they are read: a header says that the record was there.
         for found in search_headers(&mut window, &place, FRAMES, limit)? {

@@ -18,6 +18,8 @@ pub struct Item {
     pub watermark: u64,
     /// The opening that wrote it.
     pub epoch: u64,
+    /// Its batch.
+    pub id: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -54,8 +56,13 @@ pub struct Books {
     pub floor: u64,
     /// By epoch: the floor when it was opened, which the slots of its fresh file must carry.
     pub openings: BTreeMap<u64, u64>,
-    /// The last Lsn when slots were written and synced last.
+    /// The last Lsn when a slot was written and synced last.
     pub witnessed: u64,
+    /// Whether a batch may be refused although a later one is written: the disk is full, or a fault
+    /// is planned. Only then those kept need not be a prefix of what is in flight.
+    pub gaps: bool,
+    /// Whether the owner is being closed.
+    pub closing: bool,
     next_id: u64,
 }
 
@@ -73,23 +80,15 @@ impl Books {
         self.settled.last().map_or(0, |item| item.lsn)
     }
 
+    /// The last Seq of a session, with all that is in flight.
     pub fn last_seq(&self, session: SessionId) -> u64 {
-        let pending = self
-            .unknown
-            .iter()
-            .rev()
-            .flat_map(|batch| batch.items.iter().rev());
-        pending
-            .chain(self.settled.iter().rev())
-            .find_map(|item| match &item.what {
-                What::Record {
-                    session: owner,
-                    seq,
-                    ..
-                } if *owner == session => Some(*seq),
-                _ => None,
-            })
-            .unwrap_or(0)
+        let flying = self.unknown.iter().rev();
+        let flying = flying.flat_map(|batch| batch.items.iter().rev());
+        last_seq(flying, session).unwrap_or_else(|| self.settled_seq(session))
+    }
+
+    fn settled_seq(&self, session: SessionId) -> u64 {
+        last_seq(self.settled.iter().rev(), session).unwrap_or(0)
     }
 
     /// Enters a batch that is about to be handed to the journal of the opening `epoch`. A process
@@ -101,6 +100,7 @@ impl Books {
         records: &[(SessionId, Arc<[u8]>)],
     ) -> Batch {
         self.next_id += 1;
+        let id = self.next_id;
         let mut lsn = self.last();
         for batch in &self.unknown {
             lsn += batch.items.len() as u64;
@@ -115,6 +115,7 @@ impl Books {
                 lsn,
                 watermark,
                 epoch,
+                id,
             });
         };
         if fence {
@@ -131,10 +132,7 @@ impl Books {
                 payload: payload.clone(),
             });
         }
-        let batch = Batch {
-            id: self.next_id,
-            items,
-        };
+        let batch = Batch { id, items };
         if epoch >= self.rank {
             self.unknown.push(batch.clone());
         } else {
@@ -144,23 +142,31 @@ impl Books {
     }
 
     /// Enters what came of a batch.
-    pub fn outcome(&mut self, epoch: u64, batch: &Batch, outcome: Outcome) -> Result<(), String> {
+    pub fn outcome(
+        &mut self,
+        epoch: u64,
+        batch: &Batch,
+        outcome: Outcome,
+        receipt: Option<&Receipt>,
+        queued: bool,
+    ) -> Result<(), String> {
         let place = self.unknown.iter().position(|open| open.id == batch.id);
-        let settled = batch.items.first().is_some_and(|item| {
-            let found = self.settled.get(item.lsn as usize - 1);
-            found.is_some_and(|other| other.epoch == epoch && same(&other.what, &item.what))
-        });
+        let settled = self.settled.iter().rev().any(|item| item.id == batch.id);
         match outcome {
             Outcome::Unknown => {}
             Outcome::NotCommitted => {
+                if settled {
+                    return Err(format!("batch {} was kept and is refused now", batch.id));
+                }
                 if let Some(place) = place {
                     self.unknown.remove(place);
-                } else if settled {
-                    return Err(format!("batch {} was kept and is refused now", batch.id));
+                    let rest = self.renumbered(self.unknown.iter());
+                    self.unknown = rest;
                 }
             }
             Outcome::Acknowledged => {
-                if epoch < self.rank {
+                // What was queued may have been acknowledged before the takeover, in the same call.
+                if epoch < self.rank && !(queued && settled) {
                     return Err(format!(
                         "epoch {epoch} acknowledged although epoch {} serves",
                         self.rank
@@ -169,6 +175,9 @@ impl Books {
                 match place {
                     Some(0) => {
                         let batch = self.unknown.remove(0);
+                        if let Some(receipt) = receipt {
+                            check_receipt(&batch, receipt)?;
+                        }
                         self.floor = self.floor.max(batch.items[0].watermark);
                         self.settled.extend(batch.items);
                     }
@@ -180,34 +189,34 @@ impl Books {
         Ok(())
     }
 
-    /// Whether the receipt names the places that the batch must have.
-    pub fn check_receipt(&self, batch: &Batch, receipt: &Receipt) -> Result<(), String> {
-        let first = batch.items.first().map_or(0, |item| item.lsn);
-        if receipt.first.get() != first {
-            return Err(format!(
-                "the receipt begins at {}, not at {first}",
-                receipt.first
-            ));
+    /// Batches with the places that they have if they are the ones that are written next.
+    fn renumbered<'a>(&self, batches: impl Iterator<Item = &'a Batch>) -> Vec<Batch> {
+        let mut lsn = self.last();
+        let mut seqs: BTreeMap<SessionId, u64> = BTreeMap::new();
+        let mut renumbered = Vec::new();
+        for batch in batches {
+            let mut batch = batch.clone();
+            for item in &mut batch.items {
+                lsn += 1;
+                item.lsn = lsn;
+                if let What::Record { session, seq, .. } = &mut item.what {
+                    let last = seqs
+                        .entry(*session)
+                        .or_insert_with(|| self.settled_seq(*session));
+                    *last += 1;
+                    *seq = *last;
+                }
+            }
+            renumbered.push(batch);
         }
-        let records = batch.items.iter().filter_map(|item| match item.what {
-            What::Record { seq, .. } => Some((item.lsn, seq)),
-            What::Fence(_) => None,
-        });
-        let placed = receipt.records.iter();
-        let placed: Vec<_> = placed.map(|at| (at.lsn.get(), at.seq.get())).collect();
-        let expected: Vec<_> = records.collect();
-        if placed != expected {
-            return Err(format!("the receipt names {placed:?}, not {expected:?}"));
-        }
-        Ok(())
+        renumbered
     }
 
     /// The oracle: all that is settled, in order; then a prefix of the unknown batches, each whole;
-    /// nothing else. Gives how many of those are there.
-    pub fn judge(&self, entries: &[Entry]) -> Result<usize, String> {
-        let mut entries = entries.iter();
-        for item in &self.settled {
-            match entries.next() {
+    /// nothing else. Gives those of them that are there, with their places.
+    pub fn judge(&self, entries: &[Entry]) -> Result<Vec<Batch>, String> {
+        for (place, item) in self.settled.iter().enumerate() {
+            match entries.get(place) {
                 Some(entry) => matches(entry, item)?,
                 None => {
                     return Err(format!(
@@ -218,40 +227,64 @@ impl Books {
                 }
             }
         }
-        let mut kept = 0;
-        let mut next = entries.next();
+        let rest = &entries[self.settled.len()..];
+        let mut prefix = Vec::new();
+        let mut length = 0;
         for batch in &self.unknown {
-            let Some(_) = next else { break };
-            for item in &batch.items {
-                match next {
-                    Some(entry) => matches(entry, item)
-                        .map_err(|error| format!("of unknown batch {}: {error}", batch.id))?,
-                    None => return Err(format!("half of unknown batch {} is kept", batch.id)),
-                }
-                next = entries.next();
+            if length >= rest.len() {
+                break;
             }
-            kept += 1;
+            length += batch.items.len();
+            prefix.push(batch);
         }
-        match next {
-            Some(entry) => Err(format!(
-                "Lsn {} ({:?}) was never handed over, or is dead",
-                entry.lsn, entry.kind
-            )),
-            None => Ok(kept),
+        let strict = self.are(&prefix, rest);
+        if strict.is_err() && self.gaps && self.unknown.len() <= 8 {
+            for mask in 0..1u32 << self.unknown.len() {
+                let some = self.unknown.iter().enumerate();
+                let some = some.filter(|(place, _)| mask & (1 << place) != 0);
+                let some: Vec<&Batch> = some.map(|(_, batch)| batch).collect();
+                if let Ok(kept) = self.are(&some, rest) {
+                    return Ok(kept);
+                }
+            }
+        }
+        strict
+    }
+
+    /// Whether the entries are exactly these batches, written one after the other.
+    fn are(&self, batches: &[&Batch], entries: &[Entry]) -> Result<Vec<Batch>, String> {
+        let batches = self.renumbered(batches.iter().copied());
+        let mut items = batches.iter().flat_map(|batch| &batch.items);
+        for entry in entries {
+            let Some(item) = items.next() else {
+                return Err(format!(
+                    "Lsn {} ({:?}) was never handed over, or is dead",
+                    entry.lsn, entry.kind
+                ));
+            };
+            matches(entry, item)
+                .map_err(|error| format!("of unknown batch {}: {error}", item.id))?;
+        }
+        match items.next() {
+            Some(item) => Err(format!("half of unknown batch {} is kept", item.id)),
+            None => Ok(batches),
         }
     }
 
     /// An opening, or a look at a medium at rest, has decided: what it kept is settled, the rest of
-    /// what was unknown is dead.
+    /// what was unknown is dead. Gives how many batches were kept.
     pub fn decide(&mut self, entries: &[Entry]) -> Result<usize, String> {
         let kept = self.judge(entries)?;
-        for (number, batch) in std::mem::take(&mut self.unknown).into_iter().enumerate() {
-            match number < kept {
-                true => self.settled.extend(batch.items),
-                false => self.dead.extend(batch.items),
+        for batch in std::mem::take(&mut self.unknown) {
+            if !kept.iter().any(|other| other.id == batch.id) {
+                self.dead.extend(batch.items);
             }
         }
-        Ok(kept)
+        let count = kept.len();
+        for batch in kept {
+            self.settled.extend(batch.items);
+        }
+        Ok(count)
     }
 
     /// Slots that say "durable up to here" are on the medium.
@@ -260,13 +293,24 @@ impl Books {
         self.witnessed = self.witnessed.max(lsn);
     }
 
+    /// The highest true watermark that there can be within a call: of several batches in flight all
+    /// but the last may be durable already, and a close vouches for all of them.
+    pub fn ceiling(&self) -> u64 {
+        let flying = match self.closing {
+            true => &self.unknown[..],
+            false => self.unknown.split_last().map_or(&[][..], |(_, rest)| rest),
+        };
+        let frames: usize = flying.iter().map(|batch| batch.items.len()).sum();
+        self.last() + frames as u64
+    }
+
     /// The true watermark against the one that the library computed: it never says more than what
     /// was acknowledged or served, and never less than the claims that must be there.
     pub fn judge_watermark(&self, watermark: u64) -> Result<(), String> {
-        if watermark > self.last() {
+        if watermark > self.ceiling() {
             return Err(format!(
                 "the watermark {watermark} is above the true one, {}",
-                self.last()
+                self.ceiling()
             ));
         }
         if watermark < self.floor {
@@ -279,12 +323,26 @@ impl Books {
     }
 }
 
-pub fn same(one: &What, other: &What) -> bool {
-    match (one, other) {
-        (What::Fence(one), What::Fence(other)) => one == other,
-        (What::Record { payload: one, .. }, What::Record { payload: other, .. }) => one == other,
-        _ => false,
+/// Whether the receipt names the places that the batch must have.
+fn check_receipt(batch: &Batch, receipt: &Receipt) -> Result<(), String> {
+    let first = batch.items.first().map_or(0, |item| item.lsn);
+    if receipt.first.get() != first {
+        return Err(format!(
+            "the receipt begins at {}, not at {first}",
+            receipt.first
+        ));
     }
+    let records = batch.items.iter().filter_map(|item| match item.what {
+        What::Record { seq, .. } => Some((item.lsn, seq)),
+        What::Fence(_) => None,
+    });
+    let placed = receipt.records.iter();
+    let placed: Vec<_> = placed.map(|at| (at.lsn.get(), at.seq.get())).collect();
+    let expected: Vec<_> = records.collect();
+    if placed != expected {
+        return Err(format!("the receipt names {placed:?}, not {expected:?}"));
+    }
+    Ok(())
 }
 
 /// Whether an entry is the item, in its place.
@@ -322,4 +380,15 @@ pub fn matches(entry: &Entry, item: &Item) -> Result<(), String> {
                 format!("a record of {} bytes, Seq {seq}", payload.len()),
         }
     ))
+}
+
+fn last_seq<'a>(mut newest: impl Iterator<Item = &'a Item>, session: SessionId) -> Option<u64> {
+    newest.find_map(|item| match &item.what {
+        What::Record {
+            session: owner,
+            seq,
+            ..
+        } if *owner == session => Some(*seq),
+        _ => None,
+    })
 }

@@ -262,6 +262,7 @@ fn tell(story: &Story, supersede: u64) -> String {
         max_payload: 64 * 1024,
         supersede_limit: supersede,
         quarantine_files: 4,
+        ..JournalOptions::default()
     };
     let owner = Owner::Session(SessionId::from_bytes([7; 16]));
     let site = Site::new(options, owner, false);

@@ -1,14 +1,19 @@
 //! A process that has the journal open for writing, and what it was told.
 
-use stepwell::journal::{Journal, Position, Receipt};
+use stepwell::journal::{AppendTicket, Journal, Position, Receipt, Workers};
 use stepwell::vfs::sim::SimVfs;
 
+use crate::books::Batch;
 use crate::site::Site;
 
 #[derive(Debug)]
 pub struct Process {
     pub vfs: SimVfs,
     pub journal: Journal,
+    /// Runs by hand what threads would do aside.
+    pub workers: Workers,
+    /// What was submitted and has no outcome yet, in order.
+    pub pending: Vec<(Batch, AppendTicket)>,
     pub epoch: u64,
     /// Its place among all attempts to open.
     pub number: u64,

@@ -143,13 +143,12 @@ fn claims(site: &Site, entries: &[Entry]) -> Vec<Claim> {
         if first == Some(*name) {
             slots = slots.max(books.openings.get(&name.epoch).copied().unwrap_or(0));
         }
-        for slot in SLOTS {
-            claims.push(Claim {
-                file: dir().join(name.to_string()),
-                bytes: slot..slot + CLAIM,
-                watermark: slots,
-            });
-        }
+        // They are written in turn: a claim is in one of them, and we do not say in which.
+        claims.push(Claim {
+            file: dir().join(name.to_string()),
+            bytes: SLOTS[0]..SLOTS[1] + CLAIM,
+            watermark: slots,
+        });
     }
     claims
 }

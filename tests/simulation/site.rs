@@ -1,19 +1,22 @@
 //! The disk and the books together: each thing that a process can do, with its answer held against
 //! the books. A clone is the same site, so that one process can act within a call of another.
 
+use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 
 use stepwell::identity::SessionId;
 use stepwell::journal::{
     AppendError, Entry, Journal, JournalOptions, JournalView, Lsn, NewRecord, NoCarry,
-    NotCommitted, OpenError, Opening, Owner, ReadError, Reader, Receipt, Seq,
+    NotCommitted, OpenError, Opening, OwnedRecord, Owner, ReadError, Reader, Receipt, Seq, Workers,
 };
 use stepwell::vfs::Vfs;
 use stepwell::vfs::sim::SimVfs;
 
-use crate::books::{Books, Outcome, matches};
+use crate::books::{Batch, Books, Outcome, matches};
 use crate::counts::Counts;
 use crate::process::Process;
 
@@ -107,6 +110,13 @@ impl Site {
         self.flags.full.store(bytes.is_some(), Ordering::SeqCst);
         let room = bytes.map(|bytes| self.disk.used() + bytes);
         self.disk.set_capacity(room);
+        self.books().gaps |= bytes.is_some();
+    }
+
+    pub fn clear_faults(&self) {
+        self.disk.clear_faults();
+        let mut books = self.books();
+        books.gaps &= !books.unknown.is_empty() || self.is_full();
     }
 
     pub fn is_full(&self) -> bool {
@@ -165,12 +175,12 @@ impl Site {
             "a view",
         );
         if let Some(entry) = entries.iter().rfind(|entry| entry.proven)
-            && entry.lsn.get() > books.last()
+            && entry.lsn.get() > books.ceiling()
         {
             panic!("VIOLATION: a view calls Lsn {} proven", entry.lsn);
         }
         drop(books);
-        if kept > 0 {
+        if !kept.is_empty() {
             self.count("views that show what is not proven");
         }
         Some((view, entries))
@@ -249,10 +259,10 @@ impl Site {
             let mut books = self.books();
             let report = opening.report();
             assert!(
-                report.watermark.get() <= books.last(),
+                report.watermark.get() <= books.ceiling(),
                 "VIOLATION: the watermark {} is above the true one, {}",
                 report.watermark,
-                books.last()
+                books.ceiling()
             );
             let unknown = books.unknown.len();
             let kept = books
@@ -282,6 +292,8 @@ impl Site {
             });
         }
         let batch = self.books().hand_over(epoch, true, records);
+        let workers = Workers::manual();
+        let opening = opening.workers(workers.clone());
         match opening.begin(&new_records(records), Arc::new(NoCarry)) {
             Ok((journal, receipt)) => {
                 let acknowledged = batch.items.last().map_or(0, |item| item.lsn);
@@ -289,6 +301,8 @@ impl Site {
                 let mut opened = Process {
                     vfs: process.clone(),
                     journal,
+                    workers,
+                    pending: Vec::new(),
                     epoch,
                     number,
                     fired,
@@ -339,16 +353,26 @@ impl Site {
         Some(entries)
     }
 
-    fn enter(&self, epoch: u64, batch: &crate::books::Batch, result: Result<&Receipt, Outcome>) {
+    fn enter(&self, epoch: u64, batch: &Batch, result: Result<&Receipt, Outcome>) {
+        self.enter_queued(epoch, batch, result, false);
+    }
+
+    fn enter_queued(
+        &self,
+        epoch: u64,
+        batch: &Batch,
+        result: Result<&Receipt, Outcome>,
+        queued: bool,
+    ) {
         let mut books = self.books();
-        let outcome = match result {
-            Ok(receipt) => {
-                check(books.check_receipt(batch, receipt), "an append");
-                Outcome::Acknowledged
-            }
-            Err(outcome) => outcome,
+        let (outcome, receipt) = match result {
+            Ok(receipt) => (Outcome::Acknowledged, Some(receipt)),
+            Err(outcome) => (outcome, None),
         };
-        check(books.outcome(epoch, batch, outcome), "an append");
+        check(
+            books.outcome(epoch, batch, outcome, receipt, queued),
+            "an append",
+        );
         drop(books);
         self.count(match outcome {
             Outcome::Acknowledged => "batches acknowledged",
@@ -370,57 +394,138 @@ impl Site {
                 books.hand_over(process.epoch, false, records),
             )
         };
-        let was_poisoned = process.poisoned;
+        let alone = process.pending.is_empty();
         let result = process
             .journal
             .append(&new_records(records), expected.map(Seq::new));
+        // What was queued before has its outcome now.
+        self.harvest(process);
+        self.settle(process, &batch, result, (right, !alone));
+        self.check_health(process);
+    }
+
+    /// Submits a batch, which waits for the next group.
+    pub fn submit(&self, process: &mut Process, records: &[Record]) {
+        let batch = self.books().hand_over(process.epoch, false, records);
+        let owned = records.iter().map(|(session, payload)| OwnedRecord {
+            session: *session,
+            payload: payload.to_vec(),
+        });
+        self.count("batches submitted");
+        let ticket = process.journal.submit(owned.collect(), None);
+        process.pending.push((batch, ticket));
+        self.harvest(process);
+        self.check_health(process);
+    }
+
+    /// Runs a piece of what threads would do: a group of what is queued, a step of preparing the
+    /// next segment, a look whether a slot is due.
+    pub fn run_one(&self, process: &mut Process) {
+        self.count("pieces run aside");
+        let ran = process.workers.run_one();
+        self.say(|| format!("epoch {} runs a piece: {ran}", process.epoch));
+        self.harvest(process);
+        self.check_health(process);
+    }
+
+    /// Enters the outcomes that are there.
+    fn harvest(&self, process: &mut Process) {
+        let mut ready = Vec::new();
+        let waiting = process.pending.len();
+        for (batch, mut ticket) in std::mem::take(&mut process.pending) {
+            let mut context = Context::from_waker(Waker::noop());
+            match Pin::new(&mut ticket).poll(&mut context) {
+                Poll::Ready(result) => ready.push((batch, result)),
+                Poll::Pending => process.pending.push((batch, ticket)),
+            }
+        }
+        for (batch, result) in ready {
+            let sure = match &result {
+                Err(AppendError::NotCommitted(NotCommitted::Busy { .. })) => waiting < 2,
+                _ => false,
+            };
+            self.settle(process, &batch, result, (true, !sure));
+        }
+    }
+
+    /// The process is gone, and with it what it never handed to the disk.
+    pub fn bury(&self, process: Process) {
+        let Process {
+            vfs,
+            journal,
+            workers,
+            pending,
+            epoch,
+            ..
+        } = process;
+        if !pending.is_empty() {
+            vfs.kill();
+            run_out(&workers);
+        }
+        drop((journal, workers));
+        for (batch, _) in pending {
+            self.enter(epoch, &batch, Err(Outcome::NotCommitted));
+        }
+    }
+
+    fn settle(
+        &self,
+        process: &mut Process,
+        batch: &Batch,
+        result: Result<Receipt, AppendError>,
+        (right, queued): (bool, bool),
+    ) {
         self.say(|| {
             let outcome = match &result {
                 Ok(receipt) => format!("ok at {}", receipt.first),
                 Err(error) => error.to_string(),
             };
-            format!(
-                "epoch {} appends {}: {outcome}",
-                process.epoch,
-                records.len()
-            )
+            format!("epoch {}, batch {}: {outcome}", process.epoch, batch.id)
         });
         let excused = process.is_excused(self);
         match result {
             Ok(receipt) => {
-                assert!(!was_poisoned, "VIOLATION: a poisoned journal acknowledges");
-                assert!(right, "VIOLATION: a wrong position was accepted");
-                self.enter(process.epoch, &batch, Ok(&receipt));
-                process.acknowledged = batch.items.last().map_or(0, |item| item.lsn);
+                assert!(
+                    !process.poisoned,
+                    "VIOLATION: a poisoned journal acknowledges"
+                );
+                assert!(right || queued, "VIOLATION: a wrong position was accepted");
+                self.enter_queued(process.epoch, batch, Ok(&receipt), queued);
+                process.acknowledged = receipt.first.get() + batch.items.len() as u64 - 1;
                 process.note(&receipt);
             }
             Err(AppendError::NotCommitted(reason)) => {
-                self.enter(process.epoch, &batch, Err(Outcome::NotCommitted));
+                self.enter(process.epoch, batch, Err(Outcome::NotCommitted));
                 let fair = match &reason {
-                    NotCommitted::WrongPosition { .. } => !right || excused,
+                    NotCommitted::WrongPosition { .. } => !right || queued || excused,
                     NotCommitted::StorageFull(_) => self.is_full() || excused,
+                    NotCommitted::Busy { .. } => queued,
                     _ => excused,
                 };
                 assert!(fair, "VIOLATION: an append was refused: {reason}");
                 process.poisoned |= matches!(reason, NotCommitted::Faulted(_));
             }
             Err(AppendError::Unknown(fault)) => {
-                self.enter(process.epoch, &batch, Err(Outcome::Unknown));
+                self.enter(process.epoch, batch, Err(Outcome::Unknown));
                 assert!(excused, "VIOLATION: an append failed: {fault}");
-                assert!(!was_poisoned, "VIOLATION: a poisoned journal wrote");
                 process.poisoned = true;
             }
         }
-        self.check_health(process);
     }
 
-    fn check_health(&self, process: &Process) {
-        let healthy = process.journal.health().is_ok();
+    /// A fault may come from what is done aside; once it is there it stays.
+    fn check_health(&self, process: &mut Process) {
+        let faulted = process.journal.fault().is_some();
         assert!(
-            healthy != process.poisoned,
-            "VIOLATION: health says {healthy}, the outcomes say {}",
-            !process.poisoned
+            faulted || !process.poisoned,
+            "VIOLATION: a fault went away again"
         );
+        assert!(
+            !faulted || process.is_excused(self),
+            "VIOLATION: a fault without a cause: {:?}",
+            process.journal.fault()
+        );
+        process.poisoned = faulted;
     }
 
     pub fn witness(&self, process: &mut Process) {
@@ -441,19 +546,24 @@ impl Site {
                     process.is_excused(self),
                     "VIOLATION: a witness failed: {error}"
                 );
-                process.poisoned |= process.journal.health().is_err();
+                process.poisoned |= process.journal.fault().is_some();
             }
         }
         self.check_health(process);
     }
 
     /// Closes cleanly, if it can.
-    pub fn close(&self, process: Process) {
+    pub fn close(&self, mut process: Process) {
+        let was_poisoned = process.poisoned;
+        let owner = process.epoch == self.books().rank;
+        self.books().closing = owner;
         let result = process.journal.close();
+        self.books().closing = false;
+        self.harvest(&mut process);
         self.say(|| format!("epoch {} closes: {result:?}", process.epoch));
         match result {
             Ok(()) => {
-                assert!(!process.poisoned, "VIOLATION: a poisoned journal closed");
+                assert!(!was_poisoned, "VIOLATION: a poisoned journal closed");
                 self.count("clean closes");
                 if process.epoch == self.books().rank && self.openings() == process.number {
                     self.books().witness(process.acknowledged);
@@ -466,6 +576,8 @@ impl Site {
         }
         let after = process.journal.append(&[], None);
         assert!(after.is_err(), "VIOLATION: a closed journal takes appends");
+        run_out(&process.workers);
+        self.bury(process);
     }
 
     /// Reads all from the process's own handle: exactly what it was told, also after a fault and
@@ -488,7 +600,7 @@ impl Site {
                 {
                     return;
                 }
-                Err(error) => panic!("VIOLATION: a writer's own read: {error}"),
+                Err(error) => panic!("VIOLATION: epoch {}'s own read: {error}", process.epoch),
             }
         }
         assert!(
@@ -497,6 +609,16 @@ impl Site {
             next - 1,
             process.acknowledged
         );
+    }
+}
+
+/// The queue holds its journal: whoever runs it by hand has to run it to its end, or neither is ever
+/// let go of.
+fn run_out(workers: &Workers) {
+    for _ in 0..100 {
+        if !workers.run_one() {
+            break;
+        }
     }
 }
 

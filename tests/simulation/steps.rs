@@ -1,5 +1,6 @@
 //! What happens next: the seed decides.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -22,7 +23,9 @@ impl World {
             self.wake_stale();
         }
         match self.rng.below(100) {
-            0..52 => self.append(),
+            0..32 => self.append(),
+            32..41 => self.submit(),
+            41..52 => self.run_aside(),
             52..58 => self.read(),
             58..64 => self.read_kept(3),
             64..69 => self.keep(),
@@ -43,7 +46,7 @@ impl World {
     fn change_weather(&mut self) {
         match self.rng.below(100) {
             0..8 => self.plan_fault(),
-            8..14 => self.site.disk.clear_faults(),
+            8..14 => self.site.clear_faults(),
             14..17 => {
                 let room = self.rng.below(30_000);
                 self.site.say(|| format!("only {room} bytes are free"));
@@ -86,6 +89,7 @@ impl World {
         self.site
             .say(|| format!("planned: {kind:?} at call {number} of class {class}"));
         self.site.count("faults planned");
+        self.site.books().gaps = true;
         let (calls, site) = (AtomicU64::new(0), self.site.clone());
         let filter = move |op: &Op| {
             let picked = op.path().starts_with(dir())
@@ -141,6 +145,29 @@ impl World {
         });
     }
 
+    /// A few batches that are queued; who appends next, or what runs aside, writes them as one group.
+    fn submit(&mut self) {
+        for _ in 0..self.rng.between(1, 3) {
+            let batch = self.batch();
+            self.with_owner(|world, process| world.site.submit(process, &batch));
+        }
+    }
+
+    fn run_aside(&mut self) {
+        for _ in 0..self.rng.between(1, 4) {
+            let moment = self.rng.chance(10).then(|| self.moment());
+            self.with_owner(|world, process| {
+                let site = world.site.clone();
+                let looking = site.clone();
+                let look = move || {
+                    looking.count("views within a piece aside");
+                    looking.look();
+                };
+                within(&site, moment, look, || site.run_one(process));
+            });
+        }
+    }
+
     /// A call of an append: mostly one of its write, its sync and its check, else one of a roll.
     fn moment(&mut self) -> u64 {
         match self.rng.chance(75) {
@@ -182,7 +209,9 @@ impl World {
             3..5 => {
                 self.site.say(|| "dropped without a close".to_owned());
                 self.site.count("drops without a close");
-                self.process = None;
+                if let Some(process) = self.process.take() {
+                    self.site.bury(process);
+                }
                 true
             }
             5..7 => {
@@ -297,16 +326,20 @@ impl World {
         let act = move || {
             if let Some(old) = &mut *stale.lock().unwrap() {
                 acting.count("acts of a stale writer within a takeover");
-                match rng.lock().unwrap().below(8) {
+                match rng.lock().unwrap().below(12) {
                     0 => acting.witness(old),
                     1 => acting.read_own(old, 0),
+                    2..6 => acting.run_one(old),
                     _ => acting.append(old, &batch, None),
                 }
             }
         };
         self.process = within(&site, moment, act, || site.open(&vfs, &records));
         let old = old.lock().unwrap().take();
-        self.stale.extend(old.filter(|old| !old.vfs.has_crashed()));
+        match old {
+            Some(old) if old.vfs.has_crashed() => self.site.bury(old),
+            old => self.stale.extend(old),
+        }
         if vfs.has_crashed() {
             self.kill();
         }
@@ -330,9 +363,13 @@ impl World {
             let _ = opening.disk.break_lock(lock());
             *opened.lock().unwrap() = opening.open(&process, &records);
         };
-        let (moment, batch, close) = (self.moment(), self.batch(), self.rng.chance(15));
-        if close {
+        let (moment, batch) = (self.moment(), self.batch());
+        let call = self.rng.below(20);
+        if call < 3 {
             within(&site, Some(moment % 12), act, || site.close(old));
+        } else if call < 8 {
+            within(&site, Some(moment % 12), act, || site.run_one(&mut old));
+            self.stale.push(old);
         } else {
             within(&site, Some(moment), act, || {
                 site.append(&mut old, &batch, None)
@@ -357,7 +394,7 @@ impl World {
         let index = self.rng.below(self.stale.len() as u64) as usize;
         let mut stale = self.stale.remove(index);
         self.site.count("acts of a stale writer");
-        match self.rng.below(10) {
+        match self.rng.below(14) {
             0..5 => {
                 let batch = self.batch();
                 self.site.append(&mut stale, &batch, None);
@@ -365,9 +402,19 @@ impl World {
             5 => self.site.witness(&mut stale),
             6..8 => self.site.read_own(&stale, 0),
             8 => return self.site.close(stale),
-            _ => return stale.vfs.kill(),
+            9..12 => self.site.run_one(&mut stale),
+            12 => {
+                let batch = self.batch();
+                self.site.submit(&mut stale, &batch);
+            }
+            _ => {
+                stale.vfs.kill();
+                return self.site.bury(stale);
+            }
         }
-        if !stale.vfs.has_crashed() && self.stale.len() < 3 {
+        if stale.vfs.has_crashed() || self.stale.len() >= 3 {
+            self.site.bury(stale);
+        } else {
             self.stale.push(stale);
         }
     }
@@ -385,15 +432,22 @@ fn within<T>(
     };
     let calls = AtomicU64::new(0);
     let inside = Mutex::new(inside);
+    // The journal takes a panic of its disk for a fault, and goes on: it has to be kept for later.
+    let panicked = Arc::new(Mutex::new(None));
+    let seen = panicked.clone();
     site.disk.set_hook(move |_| {
         if calls.fetch_add(1, Ordering::SeqCst) == moment
             && let Ok(mut inside) = inside.try_lock()
+            && let Err(panic) = catch_unwind(AssertUnwindSafe(|| inside()))
         {
-            inside();
+            *seen.lock().unwrap() = Some(panic);
         }
     });
     let result = outer();
     site.disk.clear_hook();
+    if let Some(panic) = panicked.lock().unwrap().take() {
+        resume_unwind(panic);
+    }
     result
 }
 

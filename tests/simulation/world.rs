@@ -48,6 +48,8 @@ impl World {
             max_payload: 64 * 1024,
             supersede_limit: *rng.pick(&[0, 1024, 4096, 1 << 20]),
             quarantine_files: *rng.pick(&[0, 2, 64]),
+            queue_records: *rng.pick(&[4, 4096]),
+            ..JournalOptions::default()
         };
         let count = *rng.pick(&[1, 1, 1, 2, 5]);
         let sessions: Vec<SessionId> = (1..=count)
@@ -111,8 +113,8 @@ impl World {
 
     /// No more faults, and space again.
     pub fn calm(&mut self) {
-        self.site.disk.clear_faults();
         self.site.set_full(None);
+        self.site.clear_faults();
     }
 
     // ---- crashes
@@ -124,12 +126,18 @@ impl World {
                 .say(|| format!("epoch {} is killed", process.epoch));
             self.site.count("kills");
             process.vfs.kill();
+            self.site.bury(process);
         }
         self.drop_dead();
     }
 
     fn drop_dead(&mut self) {
-        self.stale.retain(|process| !process.vfs.has_crashed());
+        for process in std::mem::take(&mut self.stale) {
+            match process.vfs.has_crashed() {
+                true => self.site.bury(process),
+                false => self.stale.push(process),
+            }
+        }
         self.kept.retain(|kept| match kept {
             Kept::Reader { vfs, .. } => !vfs.has_crashed(),
             Kept::View { .. } => true,
@@ -139,14 +147,15 @@ impl World {
     /// Cuts the power, and settles what the medium holds now: every opening from here on has to
     /// give the same answer.
     pub fn cut_power(&mut self) {
-        self.process = None;
-        self.stale.clear();
+        for process in self.process.take().into_iter().chain(self.stale.drain(..)) {
+            self.site.bury(process);
+        }
         self.kept.clear();
         let seed = self.rng.next();
         self.site.say(|| format!("the power fails, {seed:#x}"));
         self.site.count("power losses");
         self.site.disk.power_loss_with(&mut loss(seed));
-        self.site.disk.clear_faults();
+        self.site.clear_faults();
         self.site.settle_at_rest();
     }
 
