@@ -26,6 +26,10 @@ const MOST_IMAGES: usize = 1 << 14;
 enum Act {
     /// A batch of records of these lengths.
     Append(&'static [usize]),
+    /// The same, queued: what comes next writes it.
+    Submit(&'static [usize]),
+    /// A piece of what threads would do aside.
+    Piece,
     Witness,
     Close,
 }
@@ -75,6 +79,26 @@ const STORIES: &[Story] = &[
         before: &[Act::Append(&[50])],
         first: &[],
         acts: &[Act::Append(&[3000, 1500])],
+    },
+    Story {
+        name: "three callers that share a group, and a segment prepared aside",
+        capacity: 4096,
+        before: &[Act::Append(&[60]), Act::Close],
+        first: &[],
+        acts: &[
+            Act::Submit(&[2200]),
+            Act::Submit(&[10, 20]),
+            Act::Append(&[30]),
+            Act::Piece,
+            Act::Piece,
+            Act::Piece,
+            Act::Append(&[40]),
+            Act::Piece,
+            Act::Submit(&[50]),
+            Act::Submit(&[1500]),
+            Act::Piece,
+            Act::Piece,
+        ],
     },
     Story {
         name: "an idle moment and a clean close",
@@ -133,11 +157,17 @@ impl Teller {
                     let records = self.records(lengths);
                     self.site.append(&mut process, &records, None);
                 }
+                Act::Submit(lengths) => {
+                    let records = self.records(lengths);
+                    self.site.submit(&mut process, &records);
+                }
+                Act::Piece => self.site.run_one(&mut process),
                 Act::Witness => self.site.witness(&mut process),
                 Act::Close => return self.site.close(process),
             }
         }
         process.vfs.kill();
+        self.site.bury(process);
     }
 }
 

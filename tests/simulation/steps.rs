@@ -438,7 +438,7 @@ fn within<T>(
     site.disk.set_hook(move |_| {
         if calls.fetch_add(1, Ordering::SeqCst) == moment
             && let Ok(mut inside) = inside.try_lock()
-            && let Err(panic) = catch_unwind(AssertUnwindSafe(|| inside()))
+            && let Err(panic) = catch_unwind(AssertUnwindSafe(&mut *inside))
         {
             *seen.lock().unwrap() = Some(panic);
         }
