@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::decision::{Decision, ManifestEvidence, Recovered, decide};
 use super::directory::{Directory, OpenFile, uninterrupted};
 use super::error::{Damage, DiskError, OpenError, Operation};
-use super::evidence::gather;
+use super::evidence::{Depth, gather};
 use super::footer;
 use super::manifest::End;
 use super::names::{QUARANTINE, SegmentName};
@@ -51,7 +51,7 @@ impl JournalView {
         let mut attempt = 0;
         loop {
             attempt += 1;
-            let evidence = gather(&directory).map_err(OpenError::Disk)?;
+            let evidence = gather(&directory, Depth::Frames).map_err(OpenError::Disk)?;
             let manifest = match &evidence.manifest {
                 ManifestEvidence::Good(manifest) => Some(manifest.clone()),
                 _ => None,
