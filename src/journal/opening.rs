@@ -48,6 +48,8 @@ impl Opening {
             from,
             self.settled.report.last,
         )
+        // Whoever takes over meanwhile removes the name of the fresh file.
+        .pinned(vec![(self.settled.header.name, self.settled.file.clone())])
     }
 
     /// With workers that are shared with other journals, or run by hand. Without this the journal

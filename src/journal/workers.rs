@@ -242,6 +242,8 @@ impl Pool {
         state.notes += 1;
         let due = match self.kind {
             Kind::All => Due::At(Instant::now() + delay),
+            // How long a step of preparing took says nothing here: the order would depend on it.
+            Kind::Groups | Kind::Nothing if chore == Chore::Prepare => Due::Manual(state.now),
             Kind::Groups | Kind::Nothing => Due::Manual(state.now + delay),
         };
         let number = state.notes;

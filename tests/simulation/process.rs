@@ -15,7 +15,7 @@ pub struct Process {
     /// What was submitted and has no outcome yet, in order.
     pub pending: Vec<(Batch, AppendTicket)>,
     pub epoch: u64,
-    /// Its place among all attempts to open.
+    /// Its place among all attempts to open; 0 if others were at it at the same time.
     pub number: u64,
     /// The faults that had hit somebody when it was opened.
     pub fired: u64,
@@ -34,6 +34,7 @@ impl Process {
             || self.vfs.has_crashed()
             || site.disk.faults_fired() > self.fired
             || site.openings() > self.number
+            || site.books().rank > self.epoch
     }
 
     pub fn note(&mut self, receipt: &Receipt) {

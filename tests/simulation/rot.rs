@@ -170,7 +170,10 @@ impl Log<'_> {
             let entry = &self.entries[(count - 1 - back) as usize];
             file = file_of(entry);
             let frame = frame_of(entry);
-            offset = frame.start + rng.below(frame.end - frame.start);
+            offset = match rng.chance(25) {
+                true => frame.start + rng.below(HEADER),
+                false => frame.start + rng.below(frame.end - frame.start),
+            };
         } else if rng.chance(30) {
             offset = (*rng.pick(&[0, SLOTS[0], SLOTS[1], SEAL]) + rng.below(CLAIM)).min(length - 1);
         }

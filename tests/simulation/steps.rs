@@ -238,12 +238,14 @@ impl World {
         };
         if process.vfs.has_crashed() {
             self.site.count("crashes within a call");
+            self.keep_relics();
             if self.rng.chance(60) {
                 return self.lose_power();
             }
             self.kill();
         } else if process.poisoned {
             self.site.count("steps with a poisoned journal");
+            self.keep_relics();
             if self.rng.chance(50) {
                 return self.end_process();
             }
@@ -262,6 +264,10 @@ impl World {
             image.power_loss_with(&mut loss(self.rng.next()));
             let times = self.rng.between(1, 4);
             rot(&self.site, image, times, &mut self.rng);
+        }
+        if !self.stale.is_empty() {
+            // One of them may still hold the lock.
+            let _ = self.site.disk.break_lock(lock());
         }
         for _ in 0..3 {
             if !self.rng.chance(25) {
@@ -282,6 +288,10 @@ impl World {
                 return false;
             }
         }
+        if self.rng.chance(10) {
+            self.open_within();
+            return true;
+        }
         let vfs = self.site.disk.new_process();
         let records = self.first_records();
         let moment = self.rng.chance(20).then(|| self.rng.below(60));
@@ -295,6 +305,44 @@ impl World {
             self.kill();
         }
         true
+    }
+
+    /// Two openings at once: the lock of the one is broken within any call of it, and the other opens
+    /// from its beginning to its end, and goes on to work.
+    fn open_within(&mut self) {
+        let (first, second) = (self.site.disk.new_process(), self.site.disk.new_process());
+        let new = Arc::new(Mutex::new(None));
+        let site = self.site.clone();
+        let (opening, opened, process) = (site.clone(), new.clone(), second.clone());
+        let (records, batch) = (self.first_records(), self.batch());
+        let act = move || {
+            opening.count("openings within an opening");
+            let _ = opening.disk.break_lock(lock());
+            let mut new = opening.open(&process, &[]);
+            if let Some(new) = &mut new {
+                opening.append(new, &batch, None);
+                for _ in 0..3 {
+                    opening.run_one(new);
+                }
+            }
+            *opened.lock().unwrap() = new;
+        };
+        let moment = self.rng.below(90);
+        let old = within(&site, Some(moment), act, || site.open(&first, &records));
+        let new = new.lock().unwrap().take();
+        // The first may have begun again and overtaken the second: the later epoch counts.
+        let rank = self.site.books().rank;
+        for mut opened in old.into_iter().chain(new) {
+            // Either may have lost its right to the other, also to one that failed afterwards.
+            opened.number = 0;
+            match opened.epoch == rank {
+                true => self.process = Some(opened),
+                false => self.stale.push(opened),
+            }
+        }
+        if first.has_crashed() || second.has_crashed() {
+            self.kill();
+        }
     }
 
     fn first_records(&mut self) -> Vec<crate::site::Record> {
@@ -443,7 +491,9 @@ fn within<T>(
             *seen.lock().unwrap() = Some(panic);
         }
     });
+    site.set_hooked(true);
     let result = outer();
+    site.set_hooked(false);
     site.disk.clear_hook();
     if let Some(panic) = panicked.lock().unwrap().take() {
         resume_unwind(panic);

@@ -20,6 +20,8 @@ pub struct World {
     pub stale: Vec<Process>,
     pub kept: Vec<Kept>,
     pub sessions: Vec<SessionId>,
+    /// Bytes of frames that were given up, as they stood in the log.
+    relics: Vec<Vec<u8>>,
     payloads: u64,
 }
 
@@ -71,6 +73,7 @@ impl World {
             stale: Vec::new(),
             kept: Vec::new(),
             sessions,
+            relics: Vec::new(),
             payloads: 0,
         }
     }
@@ -99,6 +102,7 @@ impl World {
             self.kill();
         }
         let vfs = self.site.disk.new_process();
+        let _ = self.site.disk.break_lock(lock());
         let mut process = self.site.open(&vfs, &[]).expect("nothing is in the way");
         let batch = self.batch();
         self.site.append(&mut process, &batch, None);
@@ -189,6 +193,14 @@ impl World {
         if length >= 100 && self.rng.chance(25) {
             self.put_images(&mut bytes);
         }
+        if length >= 200 && !self.relics.is_empty() && self.rng.chance(50) {
+            let relic = self.rng.pick(&self.relics);
+            // Frames are aligned, and so is the payload behind the header.
+            for (byte, copy) in bytes[8..].iter_mut().zip(relic) {
+                *byte = *copy;
+            }
+            self.site.count("payloads with frames that were given up");
+        }
         (session, bytes.into())
     }
 
@@ -228,6 +240,35 @@ impl World {
             *byte = *copy;
         }
         self.site.count("payloads with images of frames");
+    }
+
+    /// Remembers what stands behind the last record that this process was told to be durable: frames
+    /// whose outcome is unknown. If they are given up, their Lsns are used again.
+    pub fn keep_relics(&mut self) {
+        let Some(process) = &self.process else { return };
+        let Some((_, last)) = process.places.last() else {
+            return;
+        };
+        let path = dir().join(last.segment.to_string());
+        let Ok(bytes) = self.site.disk.read_file(&path) else {
+            return;
+        };
+        let behind = bytes.get(last.offset as usize + 80..).unwrap_or_default();
+        let frames = behind
+            .chunks_exact(8)
+            .position(|word| word.starts_with(b"SWF1"));
+        let Some(start) = frames else { return };
+        // Without the first of them, which the record that holds this will be.
+        for skip in [0, 1, 2] {
+            let found = behind[start * 8..].chunks_exact(8).enumerate();
+            let mut frames = found.filter(|(_, word)| word.starts_with(b"SWF1"));
+            if let Some((at, _)) = frames.nth(skip) {
+                let relic = behind[start * 8 + at * 8..].iter().take(400);
+                self.relics.push(relic.copied().collect());
+            }
+        }
+        let extra = self.relics.len().saturating_sub(6);
+        self.relics.drain(..extra);
     }
 
     // ---- bounds
