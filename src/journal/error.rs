@@ -301,6 +301,11 @@ fn without_header(missing: &[(Lsn, Lsn)]) -> String {
     }
 }
 
+/// Who holds a lock, for people.
+fn held_by(holder: Option<&super::Holder>) -> String {
+    holder.map_or(String::new(), |holder| format!(", by {holder}"))
+}
+
 /// Why a journal could not be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -318,10 +323,12 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// Another process, or another handle of this one, has it open for writing.
-    #[error("{} is open for writing elsewhere; close it there or open it read-only", path.display())]
+    #[error("{} is open for writing elsewhere{}; close it there or open it read-only", path.display(), held_by(.holder.as_ref()))]
     Locked {
         /// The lock file.
         path: PathBuf,
+        /// Who holds it, if that can be told. The lock alone decides; this is for people.
+        holder: Option<super::Holder>,
     },
     /// The disk failed; nothing was decided from it (row 1).
     #[error("row 1: {0}; nothing was decided from it")]

@@ -27,6 +27,7 @@ mod fault;
 mod footer;
 mod frame;
 mod group;
+mod holder;
 mod manifest;
 mod names;
 mod opening;
@@ -73,6 +74,7 @@ pub use ticket::{AppendTicket, Stalled};
 pub use workers::Workers;
 
 use crate::identity::SessionId;
+pub use crate::vfs::Holder;
 use crate::vfs::Vfs;
 use commit::{Core, WhenFull};
 use directory::Directory;

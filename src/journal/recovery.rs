@@ -16,6 +16,7 @@ use super::error::{Damage, DiskError, OpenError, Operation};
 use super::evidence::{absent, gather, gather_under, read_static_header};
 use super::footer::Footer;
 use super::frame::LogId;
+use super::holder;
 use super::manifest::{End, Manifest, ManifestFound, SegmentEntry};
 use super::names::{self, SegmentName};
 use super::report::RecoveryReport;
@@ -85,7 +86,9 @@ fn take_lock(directory: &Directory) -> Result<Box<dyn Lock>, OpenError> {
     let path = directory.file_path(names::LOCK);
     let lock = super::directory::uninterrupted(|| directory.vfs().try_lock(&path))
         .map_err(|error| disk(DiskError::new(Operation::Lock, &path, &error)))?;
-    lock.ok_or(OpenError::Locked { path })
+    let lock = lock.ok_or_else(|| holder::locked(directory))?;
+    holder::announce(directory);
+    Ok(lock)
 }
 
 pub(super) fn overtaken(directory: &Directory) -> OpenError {
