@@ -188,6 +188,11 @@ pub(crate) fn encode(
     }
 }
 
+/// Whether bytes begin like a header.
+pub(crate) fn begins(bytes: &[u8]) -> bool {
+    bytes.starts_with(&MAGIC)
+}
+
 /// Decodes a header if the bytes hold one that was written for this place (W5). Says nothing about
 /// the payload.
 pub(crate) fn decode_header(bytes: &[u8], place: &Place, offset: u64) -> Option<Header> {
