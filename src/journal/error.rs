@@ -376,6 +376,12 @@ pub enum OpenError {
     /// A sync failed while opening; what was published counts, the rest does not. Open it again.
     #[error("a sync failed while opening: {0}; open it again")]
     Sync(DiskError),
+    /// Who was told of the progress ended it. What was on disk counts as before.
+    #[error("opening {} was ended while it was reading", path.display())]
+    Aborted {
+        /// The directory.
+        path: PathBuf,
+    },
     /// The disk is full. Read-only opening needs no space.
     #[error("no space to open for writing: {0}; free some space, or open it read-only")]
     StorageFull(DiskError),

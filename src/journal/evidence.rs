@@ -14,6 +14,7 @@ use super::footer;
 use super::frame::{HEADER, LogId, Place};
 use super::manifest::{End, Manifest, ManifestFound, SegmentEntry};
 use super::names::{Name, SegmentName};
+use super::progress::Phase;
 use super::scan::{At, Window, last_nonzero, look, scan, search_headers};
 use super::segment::{
     BLOCK, CLAIM_LEN, FRAMES, HeaderFound, MAX_CAPACITY, SEAL, SLOTS, Seal, Slot, StaticHeader,
@@ -121,6 +122,10 @@ fn gather_active(
         (_, HeaderFound::Good(header)) => length.min(FRAMES.saturating_add(header.capacity)),
         _ => length,
     };
+    // The frames are read twice, and so is what lies behind them.
+    if limit > 0 {
+        file.watch.begin(Phase::Recovery, limit.saturating_mul(2));
+    }
     let mut slots = Vec::new();
     for offset in SLOTS {
         slots.extend(read_slot(file, &place, offset)?);

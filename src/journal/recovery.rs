@@ -19,6 +19,7 @@ use super::frame::LogId;
 use super::holder;
 use super::manifest::{End, Manifest, ManifestFound, SegmentEntry};
 use super::names::{self, SegmentName};
+use super::progress::Watch;
 use super::report::RecoveryReport;
 use super::scan::{Found, Window, scan};
 use super::segment::{FRAMES, HeaderFound, StaticHeader, VERSION};
@@ -64,6 +65,20 @@ pub(crate) fn settle(
     owner: Owner,
     intent: Intent,
     options: &JournalOptions,
+    watch: &Watch,
+) -> Result<Settled, OpenError> {
+    let settled = settle_watched(vfs, path, owner, intent, options, watch);
+    watch.bind(false);
+    watch.outcome(path, settled)
+}
+
+fn settle_watched(
+    vfs: Arc<dyn Vfs>,
+    path: &Path,
+    owner: Owner,
+    intent: Intent,
+    options: &JournalOptions,
+    watch: &Watch,
 ) -> Result<Settled, OpenError> {
     let directory = Directory::open(vfs, path).map_err(|error| match error.kind {
         std::io::ErrorKind::NotFound => OpenError::NotFound {
@@ -71,6 +86,7 @@ pub(crate) fn settle(
         },
         _ => OpenError::Disk(error),
     })?;
+    let directory = directory.watched(watch.clone());
     let lock = take_lock(&directory)?;
     for _ in 0..ATTEMPTS {
         match own(&directory, owner, intent, options)? {
@@ -256,7 +272,8 @@ fn act(
 ) -> Result<Settled, OpenError> {
     let mut last = None;
     for _ in 0..ATTEMPTS {
-        let evidence = gather_under(&directory, &ownership.manifest, Depth::Frames).map_err(OpenError::Disk)?;
+        let evidence = gather_under(&directory, &ownership.manifest, Depth::Frames)
+            .map_err(OpenError::Disk)?;
         match decide(evidence) {
             Decision::Damaged(damage) => last = Some(Decision::Damaged(damage)),
             other => {
@@ -273,6 +290,7 @@ fn act(
     match last {
         Some(Decision::Recovered(recovered)) => {
             let recovered = take_sealed(&directory, *recovered)?;
+            directory.watch().bind(true);
             Action {
                 directory,
                 lock,
