@@ -168,10 +168,10 @@ impl Action<'_> {
         (copies, header, recovered.base)
     }
 
-    /// The capacity of a fresh file: four times what it takes over, so that an opening writes few
+    /// The capacity of a fresh file: twice what it takes over, so that an opening writes few
     /// zeros, and no more than the old one had; segments grow from there (W4).
     fn fresh_capacity(&self, recovered: &Recovered, needed: u64) -> u64 {
-        let roomy = needed.saturating_mul(4).next_multiple_of(BLOCK);
+        let roomy = needed.saturating_mul(2).next_multiple_of(BLOCK);
         roomy
             .min(recovered.header.capacity)
             .min(self.options.max_capacity)

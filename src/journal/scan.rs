@@ -39,11 +39,16 @@ impl Window {
         if !inside {
             // A large frame is read for itself; the buffer grows only by what the file really has,
             // so a wild length costs no more than the file is long.
-            let want = length.max(WINDOW);
-            let available = self.file.len()?.saturating_sub(offset);
-            let want = usize::try_from(available).unwrap_or(usize::MAX).min(want);
-            self.buffer
-                .resize(want.max(self.buffer.len().min(WINDOW)), 0);
+            let want = match length > WINDOW {
+                true => {
+                    let available = self.file.len()?.saturating_sub(offset);
+                    usize::try_from(available).unwrap_or(usize::MAX).min(length)
+                }
+                false => WINDOW,
+            };
+            if self.buffer.len() < want || self.buffer.len() > WINDOW {
+                self.buffer.resize(want, 0);
+            }
             let target = self.buffer.get_mut(..want).unwrap_or_default();
             self.start = offset;
             self.filled = 0;
