@@ -65,7 +65,8 @@ fn seen() -> (
 fn judge(reports: &[Progress], phases: &[Phase]) {
     let mut found = Vec::new();
     let mut before: Option<Progress> = None;
-    for report in reports {
+    // What is read before the active segment is known has no total yet.
+    for report in reports.iter().skip_while(|report| report.done > 0) {
         assert!(report.done <= report.total && report.total > 0, "{report:?}");
         match before {
             Some(before) if report.done > 0 => {
