@@ -67,7 +67,10 @@ fn judge(reports: &[Progress], phases: &[Phase]) {
     let mut before: Option<Progress> = None;
     // What is read before the active segment is known has no total yet.
     for report in reports.iter().skip_while(|report| report.done > 0) {
-        assert!(report.done <= report.total && report.total > 0, "{report:?}");
+        assert!(
+            report.done <= report.total && report.total > 0,
+            "{report:?}"
+        );
         match before {
             Some(before) if report.done > 0 => {
                 assert_eq!(report.phase, before.phase);
@@ -190,7 +193,9 @@ fn store() -> (SimVfs, Store) {
         ..store_support::options()
     };
     let store = store_support::store_with(&disk, options);
-    let created = store.create_session(SessionSpec::new().id(session())).unwrap();
+    let created = store
+        .create_session(SessionSpec::new().id(session()))
+        .unwrap();
     let mut main = created.create_loop(LoopSpec::new("main")).unwrap();
     let mut turn = main.begin_turn(UserMessage::text("go")).unwrap();
     for _ in 0..40 {

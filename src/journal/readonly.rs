@@ -77,6 +77,11 @@ impl JournalView {
         watch.begin_replay(&self.spans);
     }
 
+    /// Its directory, and the segments that it reads.
+    pub(crate) fn parts(&self) -> (&Directory, &[Span]) {
+        (&self.directory, &self.spans)
+    }
+
     fn decided(vfs: Arc<dyn Vfs>, path: &Path, watch: &Watch) -> Result<JournalView, OpenError> {
         let directory = Directory::open(vfs, path).map_err(|error| match error.kind {
             std::io::ErrorKind::NotFound => OpenError::NotFound {

@@ -12,7 +12,8 @@ use super::{ReplayError, SESSIONS, Store, StoreError, list};
 use crate::event::{Body, Event, Kind};
 use crate::identity::{SessionId, Timestamp};
 use crate::journal::{
-    Damage, FrameKind, JournalView, Lsn, OpenError, Progress, ReadError, RecoveryReport, Seq, Watch,
+    Damage, FrameKind, Gap, JournalView, Lsn, OpenError, Progress, ReadError, RecoveryReport, Seq,
+    Watch,
 };
 
 /// What a session is doing, as far as its log says.
@@ -74,6 +75,9 @@ pub struct VerifyReport {
     pub journal: RecoveryReport,
     /// Damage that the decision found.
     pub damage: Option<Damage>,
+    /// Records that were deleted or given up by a repair. They are gone and named, so they are no
+    /// damage; the session opens read-only.
+    pub gaps: Vec<Gap>,
     /// What cannot be read, one by one.
     pub unreadable: Vec<ReplayError>,
     /// The files of torn tails that earlier openings cut; they stay until somebody removes them.
@@ -190,17 +194,25 @@ impl Store {
             last_seq: Seq::ZERO,
             journal: view.report().clone(),
             damage: view.damage().cloned(),
+            gaps: Vec::new(),
             unreadable: Vec::new(),
             quarantined: view.quarantined().map_err(OpenError::Disk)?,
         };
         let mut order = Order::from(Seq::new(1));
         let mut fold = Carried::new(view)?;
         view.replay_begins(watch);
+        let mut last_record = Lsn::ZERO;
         for entry in view.read(Lsn::ZERO) {
             let entry = match entry {
                 Ok(entry) => entry,
                 Err(error @ ReadError::Header { .. }) => {
                     report.unreadable.push(error.into());
+                    continue;
+                }
+                Err(ReadError::Gap { first, last, kind }) => {
+                    order.damage();
+                    fold.stop();
+                    report.gaps.push(Gap::new(first, last, kind));
                     continue;
                 }
                 Err(error) => {
@@ -217,6 +229,13 @@ impl Store {
             if let Err(gap) = order.take(entry.seq) {
                 report.unreadable.push(gap);
             }
+            for gap in report.gaps.iter_mut().rev() {
+                if gap.first < last_record {
+                    break;
+                }
+                gap.followed_by(report.last_seq, entry.seq);
+            }
+            last_record = entry.lsn;
             report.last_seq = entry.seq;
             match decode(id, &entry, &self.inner.options.limits) {
                 Ok(Some((committed, _))) => {
