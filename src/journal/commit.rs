@@ -357,7 +357,7 @@ impl Core {
         if self.fault.get().is_some() {
             return;
         }
-        if let Some(header) = writer.wants_successor()
+        if let Some(header) = writer.wants_successor(self.workers.have_time())
             && self.preparer.want(header, self.spans.used())
         {
             self.aside(Chore::Prepare, Duration::ZERO);
