@@ -173,7 +173,11 @@ pub(crate) fn read_seal(file: &OpenFile, place: &Place) -> Result<Option<Seal>, 
     Ok(Seal::decode(&read_claim(file, SEAL)?, place))
 }
 
-fn read_slot(file: &OpenFile, place: &Place, offset: u64) -> Result<Option<Slot>, DiskError> {
+pub(crate) fn read_slot(
+    file: &OpenFile,
+    place: &Place,
+    offset: u64,
+) -> Result<Option<Slot>, DiskError> {
     Ok(Slot::decode(&read_claim(file, offset)?, place, offset))
 }
 

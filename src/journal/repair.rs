@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::directory::Directory;
 use super::error::{Damage, DiskError, OpenError, ReadError};
-use super::evidence::{read_seal, read_static_header};
+use super::evidence::{read_seal, read_slot, read_static_header};
 use super::frame::{self, HEADER, Header, payload_crc};
 use super::lenient::{Lenient, UnreadableBlock};
 use super::manifest::ManifestFound;
@@ -20,7 +20,7 @@ use super::progress::Watch;
 use super::reader::Entry;
 use super::report::Cut;
 use super::rewrite::{Outline, Rewriter, blank_fence};
-use super::segment::{FRAMES, HeaderFound};
+use super::segment::{FRAMES, HeaderFound, SLOTS};
 use super::{FENCE_LEN, FrameKind, JournalOptions, JournalView, Lsn, Owner, Seq};
 use crate::identity::SessionId;
 use crate::vfs::{Access, Vfs};
@@ -481,8 +481,17 @@ fn end_missing(view: &JournalView) -> Result<bool, DiskError> {
     if read_seal(&file, &last.entry.place())?.is_some() {
         return Ok(true);
     }
-    Ok(match read_static_header(&file)? {
-        HeaderFound::Good(header) => file.len()? < FRAMES.saturating_add(header.capacity),
-        _ => matches!(view.damage(), Some(Damage::Truncated { .. })),
-    })
+    let length = file.len()?;
+    let HeaderFound::Good(header) = read_static_header(&file)? else {
+        return Ok(length < FRAMES);
+    };
+    // At a clean close the file is cut to its tail.
+    let place = last.entry.place();
+    for offset in SLOTS {
+        let slot = read_slot(&file, &place, offset)?;
+        if slot.is_some_and(|slot| slot.clean && slot.tail <= length) {
+            return Ok(false);
+        }
+    }
+    Ok(length < FRAMES.saturating_add(header.capacity))
 }
