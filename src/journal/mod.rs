@@ -28,6 +28,7 @@ mod footer;
 mod frame;
 mod group;
 mod holder;
+mod inspect;
 mod lenient;
 mod manifest;
 mod names;
@@ -67,6 +68,7 @@ pub use error::{
     Operation, ReadError,
 };
 pub use frame::FrameKind;
+pub use inspect::{InspectError, InspectedFrame, Part, inspect};
 pub use lenient::UnreadableBlock;
 pub use names::SegmentName;
 pub use opening::Opening;
