@@ -153,6 +153,10 @@ pub(crate) struct BenchArgs {
     /// How many threads append at the same time.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) writers: u16,
+
+    /// The writers are tasks of an async runtime instead of threads
+    #[arg(long)]
+    pub(crate) tasks: bool,
     /// Bytes of a record.
     #[arg(long, value_name = "B", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub(crate) size: u32,
@@ -160,11 +164,11 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds)]
     pub(crate) seconds: f64,
     /// Measure reading a journal of so many mebibytes instead.
-    #[arg(long, value_name = "MIB", conflicts_with_all = ["writers", "size", "seconds", "open"])]
+    #[arg(long, value_name = "MIB", conflicts_with_all = ["writers", "tasks", "size", "seconds", "open"])]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) replay: Option<u32>,
     /// Measure opening a journal of so many mebibytes instead.
-    #[arg(long, value_name = "MIB", conflicts_with_all = ["writers", "size", "seconds"])]
+    #[arg(long, value_name = "MIB", conflicts_with_all = ["writers", "tasks", "size", "seconds"])]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) open: Option<u32>,
     /// One JSON object per line; the last one sums up.
