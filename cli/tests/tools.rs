@@ -268,3 +268,44 @@ fn repair_of_a_damaged_session_asks_first_and_names_what_is_lost() {
     assert!(dump.stdout.contains("are gone: Lost"), "{dump:?}");
     assert_eq!(run(&["sessions", &new]).status, 0);
 }
+
+/// A session of several segments: the seals, the footers, and what a repair writes beside them.
+#[test]
+fn inspect_shows_seals_and_footers() {
+    let sample = Sample::new();
+    let (session, _) = sample
+        .store
+        .open_session(sample.session, stepwell::store::Mode::Write)
+        .unwrap();
+    let mut main = session.loop_by_name("main").unwrap().unwrap();
+    let mut turn = main
+        .begin_turn(stepwell::content::UserMessage::text("much"))
+        .unwrap();
+    for _ in 0..12 {
+        let text = "x".repeat(40_000);
+        let step = stepwell::content::AssistantMessage::text(text);
+        turn.commit_step(stepwell::store::StepDraft::new(step))
+            .unwrap();
+    }
+    drop((main, session));
+    let sealed = file_of(&sample, "seg-");
+    let json = run(&["inspect", text(&sealed), "--json"]);
+    let objects = json.objects();
+    let part = |name: &str| objects.iter().find(|part| part["part"] == name).unwrap();
+    let seal = part("seal");
+    assert!(seal["count"].as_u64().unwrap() > 5, "{seal}");
+    let last = objects
+        .iter()
+        .rfind(|part| part["part"] == "frame")
+        .unwrap();
+    assert_eq!(seal["last"], last["lsn"]);
+    let end = last["offset"].as_u64().unwrap() + last["bytes"].as_u64().unwrap();
+    assert_eq!(seal["end"], end);
+    let footer = part("footer");
+    assert_eq!(footer["offset"], seal["footer"]);
+    assert_eq!(footer["last"], seal["last"]);
+    assert_eq!(footer["sessions"][0]["session"], ID);
+    let shown = run(&["inspect", text(&sealed)]);
+    assert!(shown.stdout.contains("carry record of"), "{shown:?}");
+    hides_the_log_id(&shown, &sealed);
+}
