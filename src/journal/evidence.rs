@@ -121,10 +121,7 @@ fn gather_active(
         (_, HeaderFound::Good(header)) => length.min(FRAMES.saturating_add(header.capacity)),
         _ => length,
     };
-    let mut slots = Vec::new();
-    for offset in SLOTS {
-        slots.extend(read_slot(file, &place, offset)?);
-    }
+    let slots = read_slots(file, &place)?;
     let seal = read_seal(file, &place)?;
     let mut window = Window::new(file.clone());
     let first = scan(&mut window, &place, FRAMES, base, limit)?;
@@ -168,8 +165,13 @@ pub(crate) fn read_seal(file: &OpenFile, place: &Place) -> Result<Option<Seal>, 
     Ok(Seal::decode(&read_claim(file, SEAL)?, place))
 }
 
-fn read_slot(file: &OpenFile, place: &Place, offset: u64) -> Result<Option<Slot>, DiskError> {
-    Ok(Slot::decode(&read_claim(file, offset)?, place, offset))
+/// The slots that are valid.
+pub(crate) fn read_slots(file: &OpenFile, place: &Place) -> Result<Vec<Slot>, DiskError> {
+    let mut slots = Vec::new();
+    for offset in SLOTS {
+        slots.extend(Slot::decode(&read_claim(file, offset)?, place, offset));
+    }
+    Ok(slots)
 }
 
 fn first_block_used(file: &OpenFile) -> Result<bool, DiskError> {
@@ -206,7 +208,7 @@ fn newer_segment(
 
 /// Whether a file holds the fence of the epoch that its name bears. Copied frames are stamped with
 /// that epoch too, older fences among them: the epoch in the fence's own payload tells.
-fn holds_fence(
+pub(crate) fn holds_fence(
     directory: &Directory,
     segment: &SegmentName,
     log: LogId,

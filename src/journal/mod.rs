@@ -38,6 +38,7 @@ mod record;
 mod recovery;
 mod report;
 mod roll;
+mod salvage;
 mod scan;
 mod segment;
 mod spans;

@@ -7,7 +7,17 @@
 
 #[cfg(any(unix, windows))]
 mod real;
+#[cfg(feature = "sim")]
 pub mod sim;
+// Store::in_memory needs a disk, and no more of it.
+#[cfg(not(feature = "sim"))]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    reason = "without the feature nobody crashes the disk"
+)]
+pub(crate) mod sim;
 
 use std::fmt::Debug;
 use std::io;
