@@ -23,6 +23,10 @@ pub(crate) enum Command {
     History(HistoryArgs),
     /// Read everything and say what is damaged.
     Verify(VerifyArgs),
+    /// Copy what is intact of a session to a new store, and say what is lost.
+    Repair(RepairArgs),
+    /// Show what stands in a file of a journal, also a damaged one.
+    Inspect(InspectArgs),
     /// Print every record of a session's log, one JSON object each.
     Dump(DumpArgs),
     /// Kill a working agent again and again, and check that nothing acknowledged is lost.
@@ -69,6 +73,41 @@ pub(crate) struct VerifyArgs {
     pub(crate) dir: PathBuf,
     /// The session's id, or the beginning of it; all sessions otherwise.
     pub(crate) session: Option<String>,
+    /// One JSON object per line.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Of `repair`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RepairArgs {
+    /// The store's directory; it is only read.
+    pub(crate) dir: PathBuf,
+    /// The session's id, or the beginning of it.
+    pub(crate) session: String,
+    /// A new or empty directory for the new store.
+    #[arg(long, value_name = "NEWDIR")]
+    pub(crate) to: PathBuf,
+    /// Go on although acknowledged records cannot be read; gaps stand for them.
+    #[arg(long)]
+    pub(crate) accept_loss: bool,
+    /// One JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Of `inspect`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct InspectArgs {
+    /// A manifest, a segment, a footer or a quarantined file.
+    pub(crate) file: PathBuf,
+    /// A manifest of the same journal, for a segment whose header is damaged.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) manifest: Option<PathBuf>,
+    /// Show the first bytes of each payload too; 256 unless told.
+    #[arg(long, value_name = "BYTES", num_args = 0..=1, default_missing_value = "256")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub(crate) payload: Option<u32>,
     /// One JSON object per line.
     #[arg(long)]
     pub(crate) json: bool,

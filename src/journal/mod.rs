@@ -27,16 +27,22 @@ mod fault;
 mod footer;
 mod frame;
 mod group;
+mod holder;
+mod inspect;
+mod lenient;
 mod manifest;
 mod names;
 mod opening;
 mod options;
 mod prepare;
+mod progress;
 mod reader;
 mod readonly;
 mod record;
 mod recovery;
+mod repair;
 mod report;
+mod rewrite;
 mod roll;
 mod salvage;
 mod scan;
@@ -51,6 +57,7 @@ mod workers;
 mod writer;
 
 use std::fmt;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,18 +69,25 @@ pub use error::{
     Operation, ReadError,
 };
 pub use frame::FrameKind;
+pub use inspect::{InspectError, InspectedFrame, Part, inspect};
+pub use lenient::UnreadableBlock;
 pub use names::SegmentName;
 pub use opening::Opening;
 pub use options::{JournalOptions, Owner};
+pub(crate) use progress::Watch;
+pub use progress::{Phase, Progress};
 pub use reader::{Entry, Position, Reader};
 pub use readonly::JournalView;
 pub use record::{NewRecord, OwnedRecord, Placed, PlacedRecords, Receipt};
+pub(crate) use repair::{CopyError, Repair};
+pub use repair::{Gap, RepairReport};
 pub use report::{Cut, Quarantine, RecoveryReport};
 pub(crate) use ticket::Sink;
 pub use ticket::{AppendTicket, Stalled};
 pub use workers::Workers;
 
 use crate::identity::SessionId;
+pub use crate::vfs::Holder;
 use crate::vfs::Vfs;
 use commit::{Core, WhenFull};
 use directory::Directory;
@@ -136,7 +150,8 @@ impl Journal {
         options: JournalOptions,
     ) -> Result<Opening, OpenError> {
         options.check()?;
-        let settled = settle(vfs, path, owner, Intent::Create, &options)?;
+        let watch = Watch::default();
+        let settled = settle(vfs, path, owner, Intent::Create, &options, &watch)?;
         Ok(Opening {
             settled,
             options,
@@ -156,8 +171,37 @@ impl Journal {
         owner: Owner,
         options: JournalOptions,
     ) -> Result<Opening, OpenError> {
+        Journal::open_watched(vfs, path, owner, options, &Watch::default())
+    }
+
+    /// The same, and tells how far it has come, at most about every 256 KiB. A `Break` ends it, at a
+    /// moment when nothing is half done: from the first change to the files that hold records until
+    /// the opening is settled, the answer is passed over.
+    ///
+    /// # Errors
+    /// As for [`Journal::open`], and [`OpenError::Aborted`].
+    pub fn open_with_progress(
+        vfs: Arc<dyn Vfs>,
+        path: &Path,
+        owner: Owner,
+        options: JournalOptions,
+        progress: impl FnMut(Progress) -> ControlFlow<()> + Send + 'static,
+    ) -> Result<Opening, OpenError> {
+        let watch = Watch::new(progress);
+        let opened = Journal::open_watched(vfs, path, owner, options, &watch);
+        watch.dismiss();
+        opened
+    }
+
+    pub(crate) fn open_watched(
+        vfs: Arc<dyn Vfs>,
+        path: &Path,
+        owner: Owner,
+        options: JournalOptions,
+        watch: &Watch,
+    ) -> Result<Opening, OpenError> {
         options.check()?;
-        let settled = settle(vfs, path, owner, Intent::Open, &options)?;
+        let settled = settle(vfs, path, owner, Intent::Open, &options, watch)?;
         Ok(Opening {
             settled,
             options,

@@ -1,6 +1,7 @@
 //! Opening for reading: the same decision without the action. It writes nothing, needs no free
 //! space and no lock, and opens damaged journals as far as their bytes go (P6, P9).
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use super::evidence::{Depth, gather};
 use super::footer;
 use super::manifest::End;
 use super::names::{QUARANTINE, SegmentName};
+use super::progress::{Progress, Watch};
 use super::reader::{Position, Reader, read_at};
 use super::recovery::{foreign, newer};
 use super::report::{Cut, Quarantine, RecoveryReport};
@@ -42,12 +44,51 @@ impl JournalView {
     /// [`OpenError::NotFound`], [`OpenError::Disk`], [`OpenError::NewerFormat`],
     /// [`OpenError::ForeignLog`]. Damage is not an error here: see [`JournalView::damage`].
     pub fn open(vfs: Arc<dyn Vfs>, path: &Path) -> Result<JournalView, OpenError> {
+        JournalView::open_watched(vfs, path, &Watch::default())
+    }
+
+    /// The same, and tells how far it has come, at most about every 256 KiB; a `Break` ends it.
+    ///
+    /// # Errors
+    /// As for [`JournalView::open`], and [`OpenError::Aborted`].
+    pub fn open_with_progress(
+        vfs: Arc<dyn Vfs>,
+        path: &Path,
+        progress: impl FnMut(Progress) -> ControlFlow<()> + Send + 'static,
+    ) -> Result<JournalView, OpenError> {
+        let watch = Watch::new(progress);
+        let opened = JournalView::open_watched(vfs, path, &watch);
+        watch.dismiss();
+        opened
+    }
+
+    pub(crate) fn open_watched(
+        vfs: Arc<dyn Vfs>,
+        path: &Path,
+        watch: &Watch,
+    ) -> Result<JournalView, OpenError> {
+        let opened = JournalView::decided(vfs, path, watch);
+        watch.outcome(path, opened)
+    }
+
+    /// The records are read next, from the first one on: `watch` counts them.
+    pub(crate) fn replay_begins(&self, watch: &Watch) {
+        watch.begin_replay(&self.spans);
+    }
+
+    /// Its directory, and the segments that it reads.
+    pub(crate) fn parts(&self) -> (&Directory, &[Span]) {
+        (&self.directory, &self.spans)
+    }
+
+    fn decided(vfs: Arc<dyn Vfs>, path: &Path, watch: &Watch) -> Result<JournalView, OpenError> {
         let directory = Directory::open(vfs, path).map_err(|error| match error.kind {
             std::io::ErrorKind::NotFound => OpenError::NotFound {
                 path: path.to_owned(),
             },
             _ => OpenError::Disk(error),
         })?;
+        let directory = directory.watched(watch.clone());
         let mut attempt = 0;
         loop {
             attempt += 1;
