@@ -5,7 +5,7 @@
 //! [`Opening::begin`] writes the fence (with the first records, in one batch and one sync) and gives
 //! the [`Journal`]. [`Journal::append`] writes one batch, atomically, and returns when it is durable;
 //! those that append at the same time share a write and a sync. [`JournalView`] reads without a lock
-//! and without writing a byte.
+//! and without writing a byte. [`Follower`] and [`JournalFollower`] go on from replay to live.
 //!
 //! The rooms, in the order in which a record passes them: `record` is what the caller gives, `commit`
 //! the queue and who serves it, `group` the frames that wait, `writer` stamps, writes and syncs them,
@@ -24,6 +24,7 @@ mod directory;
 mod error;
 mod evidence;
 mod fault;
+mod follow;
 mod footer;
 mod frame;
 mod group;
@@ -60,6 +61,7 @@ pub use error::{
     AppendError, CloseError, Damage, DiskError, Fault, FaultCause, NotCommitted, OpenError,
     Operation, ReadError,
 };
+pub use follow::{FollowError, Follower, JournalFollower, Polling};
 pub use frame::FrameKind;
 pub use names::SegmentName;
 pub use opening::Opening;
@@ -275,6 +277,14 @@ impl Journal {
         Reader::new(self.directory.clone(), spans, from, last).pinned(self.spans.pinned())
     }
 
+    /// Follows from an Lsn on: every durable record, first those that are there, then each as it is
+    /// acknowledged, in order. Also over a fault and the close, which end it. Costs the commits
+    /// nothing as long as nobody waits.
+    pub fn follow(&self, from: Lsn) -> Follower {
+        let bell = self.core.bell.clone();
+        Follower::new(self.directory.clone(), self.spans.clone(), bell, from)
+    }
+
     /// Reads the record at a position; `None` if none stands there.
     ///
     /// # Errors
@@ -292,7 +302,9 @@ impl Journal {
     /// # Errors
     /// A failed write or sync faults the journal.
     pub fn witness(&self) -> Result<(), AppendError> {
-        self.core.token().witness()
+        let outcome = self.core.token().witness();
+        self.core.tell_of_fault();
+        outcome
     }
 
     /// Closes: writes the clean slots and gives the lock back. Dropping a journal does not write
@@ -301,7 +313,6 @@ impl Journal {
     /// # Errors
     /// [`CloseError`]; the data is as safe as before.
     pub fn close(&self) -> Result<(), CloseError> {
-        self.core.shut();
-        self.core.token().close()
+        self.core.close()
     }
 }

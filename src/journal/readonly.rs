@@ -17,7 +17,7 @@ use super::report::{Cut, Quarantine, RecoveryReport};
 use super::scan::{Window, search_headers};
 use super::segment::{FRAMES, HeaderFound, MAX_CAPACITY};
 use super::spans::Span;
-use super::{Entry, Lsn, Owner, ReadError};
+use super::{Entry, JournalFollower, Lsn, Owner, ReadError};
 use crate::identity::SessionId;
 use crate::vfs::{Access, Vfs};
 
@@ -175,6 +175,11 @@ impl JournalView {
             self.report.watermark,
         )
         .pinned(self.pinned())
+    }
+
+    /// Follows from an Lsn on, while another process writes: what becomes proven, by polling.
+    pub fn follow(&self, from: Lsn) -> JournalFollower {
+        JournalFollower::new(self.directory.clone(), from)
     }
 
     /// The first Lsn of the last segment that holds records: reading from here reads the tail only.
