@@ -152,7 +152,7 @@ impl Action<'_> {
                 generation: recovered.active.name.generation.saturating_add(1),
                 epoch,
             },
-            capacity: self.bounded_capacity(recovered, recovered.tail() - FRAMES),
+            capacity: self.fresh_capacity(recovered, recovered.tail() - FRAMES),
         };
         let copies = recovered
             .keep
@@ -168,15 +168,15 @@ impl Action<'_> {
         (copies, header, recovered.base)
     }
 
-    /// The capacity of the old segment, as far as the options allow it and the frames need it: a
-    /// header that somebody else wrote does not make us fill the disk.
-    fn bounded_capacity(&self, recovered: &Recovered, needed: u64) -> u64 {
-        recovered
-            .header
-            .capacity
+    /// The capacity of a fresh file: twice what it takes over, so that an opening writes few
+    /// zeros, and no more than the old one had; segments grow from there (W4).
+    fn fresh_capacity(&self, recovered: &Recovered, needed: u64) -> u64 {
+        let roomy = needed.saturating_mul(2).next_multiple_of(BLOCK);
+        roomy
+            .min(recovered.header.capacity)
             .min(self.options.max_capacity)
+            .max(self.options.first_capacity)
             .max(needed.next_multiple_of(BLOCK))
-            .max(BLOCK)
     }
 
     /// The manifest ends the old segment before the group that holds Lsn *W*; the new file begins
@@ -219,13 +219,7 @@ impl Action<'_> {
                 generation: 0,
                 epoch,
             },
-            capacity: match stay.is_empty() {
-                // It takes the place of the old one and is not larger.
-                true => self.bounded_capacity(recovered, needed),
-                false => self
-                    .options
-                    .capacity_after(recovered.header.capacity, needed),
-            },
+            capacity: self.fresh_capacity(recovered, needed),
         };
         let copies = go
             .iter()

@@ -21,10 +21,19 @@ use super::segment::{
 use super::{FENCE_LEN, FrameKind};
 use crate::vfs::Access;
 
+/// How much is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Depth {
+    /// What rows 1 to 4 need: of the active segment only its header.
+    Names,
+    /// Everything.
+    Frames,
+}
+
 /// Reads the highest manifest and gathers all that hangs on it.
-pub(crate) fn gather(directory: &Directory) -> Result<Evidence, DiskError> {
+pub(crate) fn gather(directory: &Directory, depth: Depth) -> Result<Evidence, DiskError> {
     match directory.highest_manifest()? {
-        Some((_, ManifestFound::Good(manifest))) => gather_under(directory, &manifest),
+        Some((_, ManifestFound::Good(manifest))) => gather_under(directory, &manifest, depth),
         Some((_, ManifestFound::Newer(version))) => {
             Ok(Evidence::of_manifest(ManifestEvidence::Newer(version)))
         }
@@ -39,6 +48,7 @@ pub(crate) fn gather(directory: &Directory) -> Result<Evidence, DiskError> {
 pub(crate) fn gather_under(
     directory: &Directory,
     manifest: &Manifest,
+    depth: Depth,
 ) -> Result<Evidence, DiskError> {
     let mut evidence = Evidence::of_manifest(ManifestEvidence::Good(manifest.clone()));
     evidence.newer_segment = newer_segment(directory, manifest)?;
@@ -72,7 +82,7 @@ pub(crate) fn gather_under(
     }
     if let Some((index, entry, base)) = active {
         if let Some(file) = directory.open_segment(&entry.name, Access::Read)? {
-            evidence.active = Some(gather_active(&file, &entry, index, base)?);
+            evidence.active = Some(gather_active(&file, &entry, index, base, depth)?);
         }
         // Read after the active segment: a roll that is under way would look like row 7 otherwise.
         for segment in evidence.segments.iter_mut().skip(index + 1) {
@@ -100,13 +110,15 @@ fn gather_active(
     entry: &SegmentEntry,
     index: usize,
     base: Lsn,
+    depth: Depth,
 ) -> Result<ActiveEvidence, DiskError> {
     let place = entry.place();
     let length = file.len()?;
     let header = read_static_header(file)?;
     // Frames end at the capacity; behind it there is nothing of ours while the segment is active.
-    let limit = match header {
-        HeaderFound::Good(header) => length.min(FRAMES.saturating_add(header.capacity)),
+    let limit = match (depth, header) {
+        (Depth::Names, _) => 0,
+        (_, HeaderFound::Good(header)) => length.min(FRAMES.saturating_add(header.capacity)),
         _ => length,
     };
     let mut slots = Vec::new();
@@ -121,7 +133,11 @@ fn gather_active(
     let second = scan(&mut window, &place, FRAMES, base, limit)?;
     // A footer may reach beyond the capacity; nothing of ours stands further on.
     let beyond_capacity = limit.saturating_add(u64::from(footer::MAX_LEN));
-    let last_nonzero = last_nonzero(&mut window, FRAMES, length.min(beyond_capacity))?;
+    let until = match depth {
+        Depth::Names => 0,
+        Depth::Frames => length.min(beyond_capacity),
+    };
+    let last_nonzero = last_nonzero(&mut window, second.position, until)?;
     Ok(ActiveEvidence {
         index,
         header,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::decision::{Decision, Evidence, ManifestEvidence, Recovered, decide};
 use super::directory::{Directory, OpenFile, uninterrupted};
 use super::error::{Damage, DiskError, OpenError, Operation};
-use super::evidence::{gather, read_seal, read_static_header};
+use super::evidence::{Depth, gather, read_seal, read_static_header};
 use super::footer;
 use super::manifest::{End, SegmentEntry};
 use super::names::{Name, QUARANTINE, SegmentName};
@@ -52,7 +52,7 @@ impl JournalView {
         let mut attempt = 0;
         loop {
             attempt += 1;
-            let evidence = gather(&directory).map_err(OpenError::Disk)?;
+            let evidence = gather(&directory, Depth::Frames).map_err(OpenError::Disk)?;
             let manifest = match &evidence.manifest {
                 ManifestEvidence::Good(manifest) => Some(manifest.clone()),
                 _ => None,

@@ -13,7 +13,7 @@ use super::create;
 use super::decision::{Decision, Recovered, decide};
 use super::directory::{Directory, OpenFile, Ownership, PublishError};
 use super::error::{Damage, DiskError, OpenError, Operation};
-use super::evidence::{absent, gather, gather_under, read_static_header};
+use super::evidence::{Depth, absent, gather, gather_under, read_static_header};
 use super::footer::Footer;
 use super::frame::LogId;
 use super::manifest::{End, Manifest, ManifestFound, SegmentEntry};
@@ -129,7 +129,7 @@ fn own(
     intent: Intent,
     options: &JournalOptions,
 ) -> Result<Option<Ownership>, OpenError> {
-    let manifest = match read_manifest(directory)? {
+    let manifest = match read_manifest(directory, intent)? {
         Some((manifest, empty)) => {
             check_owner(directory, owner, &manifest)?;
             if intent == Intent::Create && !empty {
@@ -182,12 +182,19 @@ fn check_owner(directory: &Directory, owner: Owner, manifest: &Manifest) -> Resu
     })
 }
 
-/// The highest manifest by rows 1 to 4, `None` by row 3, and whether the journal holds no record:
-/// its creation was cut off then.
-fn read_manifest(directory: &Directory) -> Result<Option<(Manifest, bool)>, OpenError> {
+/// The highest manifest by rows 1 to 4, `None` by row 3, and, for who wants to create a journal,
+/// whether this one holds no record: its creation was cut off then.
+fn read_manifest(
+    directory: &Directory,
+    intent: Intent,
+) -> Result<Option<(Manifest, bool)>, OpenError> {
+    let depth = match intent {
+        Intent::Create => Depth::Frames,
+        Intent::Open => Depth::Names,
+    };
     let mut damage = Damage::ManifestLost;
     for _ in 0..ATTEMPTS {
-        match decide(gather(directory).map_err(OpenError::Disk)?) {
+        match decide(gather(directory, depth).map_err(OpenError::Disk)?) {
             Decision::New => return Ok(None),
             Decision::Damaged(found @ (Damage::ManifestLost | Damage::ManifestOutdated { .. })) => {
                 damage = found;
@@ -246,7 +253,7 @@ fn act(
 ) -> Result<Settled, OpenError> {
     let mut last = None;
     for _ in 0..ATTEMPTS {
-        let evidence = gather_under(&directory, &ownership.manifest).map_err(OpenError::Disk)?;
+        let evidence = gather_under(&directory, &ownership.manifest, Depth::Frames).map_err(OpenError::Disk)?;
         match decide(evidence) {
             Decision::Damaged(damage) => last = Some(Decision::Damaged(damage)),
             other => {

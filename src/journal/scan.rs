@@ -39,11 +39,16 @@ impl Window {
         if !inside {
             // A large frame is read for itself; the buffer grows only by what the file really has,
             // so a wild length costs no more than the file is long.
-            let want = length.max(WINDOW);
-            let available = self.file.len()?.saturating_sub(offset);
-            let want = usize::try_from(available).unwrap_or(usize::MAX).min(want);
-            self.buffer
-                .resize(want.max(self.buffer.len().min(WINDOW)), 0);
+            let want = match length > WINDOW {
+                true => {
+                    let available = self.file.len()?.saturating_sub(offset);
+                    usize::try_from(available).unwrap_or(usize::MAX).min(length)
+                }
+                false => WINDOW,
+            };
+            if self.buffer.len() < want || self.buffer.len() > WINDOW {
+                self.buffer.resize(want, 0);
+            }
             let target = self.buffer.get_mut(..want).unwrap_or_default();
             self.start = offset;
             self.filled = 0;
@@ -151,22 +156,40 @@ pub(crate) fn search_headers(
     limit: u64,
 ) -> Result<Vec<Found>, DiskError> {
     let mut found = Vec::new();
-    let mut offset = from.next_multiple_of(ALIGN);
-    while offset.saturating_add(HEADER) <= limit {
-        let head = window.get(offset, HEADER as usize)?;
-        if head.len() < HEADER as usize {
-            break;
+    let mut offset = from;
+    while let Some(at) = next_magic(window, offset, limit)? {
+        let head = window.get(at, HEADER as usize)?;
+        if let Some(header) = frame::decode_header(head, place, at) {
+            found.push(Found { offset: at, header });
         }
-        if let Some(header) = frame::decode_header(head, place, offset) {
-            found.push(Found { offset, header });
-        }
-        offset += ALIGN;
+        offset = at + ALIGN;
     }
     Ok(found)
 }
 
+/// The next aligned offset where a header may stand: one that begins like a header.
+fn next_magic(window: &mut Window, from: u64, limit: u64) -> Result<Option<u64>, DiskError> {
+    let mut offset = from.next_multiple_of(ALIGN);
+    while offset.saturating_add(HEADER) <= limit {
+        let want = usize::try_from(limit - offset).map_or(WINDOW, |left| left.min(WINDOW));
+        let bytes = window.get(offset, want)?;
+        if bytes.len() < HEADER as usize {
+            break;
+        }
+        let words = bytes.chunks_exact(ALIGN as usize);
+        let length = (bytes.len() - words.remainder().len()) as u64;
+        if let Some(index) = { words }.position(frame::begins) {
+            let at = offset + index as u64 * ALIGN;
+            return Ok((at.saturating_add(HEADER) <= limit).then_some(at));
+        }
+        offset += length;
+    }
+    Ok(None)
+}
+
 /// The offset behind the last byte that is not zero, from `from` on; `from` if all are zero.
 pub(crate) fn last_nonzero(window: &mut Window, from: u64, limit: u64) -> Result<u64, DiskError> {
+    const ZEROS: [u8; 4096] = [0; 4096];
     let mut offset = from;
     let mut last = from;
     while offset < limit {
@@ -177,11 +200,15 @@ pub(crate) fn last_nonzero(window: &mut Window, from: u64, limit: u64) -> Result
         if bytes.is_empty() {
             break;
         }
-        let length = bytes.len() as u64;
-        if let Some(index) = bytes.iter().rposition(|byte| *byte != 0) {
-            last = offset + index as u64 + 1;
+        // Whole blocks of zeros are passed over at the speed of memory.
+        for (index, block) in bytes.chunks(ZEROS.len()).enumerate() {
+            if ZEROS.get(..block.len()) != Some(block)
+                && let Some(byte) = block.iter().rposition(|byte| *byte != 0)
+            {
+                last = offset + (index * ZEROS.len() + byte) as u64 + 1;
+            }
         }
-        offset += length;
+        offset += bytes.len() as u64;
     }
     Ok(last)
 }
@@ -195,12 +222,9 @@ pub(crate) fn next_header(
     least: Lsn,
     limit: u64,
 ) -> Result<Option<Found>, DiskError> {
-    let mut offset = from.next_multiple_of(ALIGN);
-    while offset.saturating_add(HEADER) <= limit {
+    let mut next = from;
+    while let Some(offset) = next_magic(window, next, limit)? {
         let head = window.get(offset, HEADER as usize)?;
-        if head.len() < HEADER as usize {
-            break;
-        }
         if let Some(header) = frame::decode_header(head, place, offset) {
             // The same bound as in the decision: no frame can be further on than the bytes allow.
             let most = least.get().saturating_add((offset - from) / HEADER);
@@ -209,7 +233,7 @@ pub(crate) fn next_header(
                 return Ok(Some(Found { offset, header }));
             }
         }
-        offset += ALIGN;
+        next = offset + ALIGN;
     }
     Ok(None)
 }

@@ -139,7 +139,8 @@ pub(super) fn read(files: &[(PathBuf, u64)]) -> Result<u32, BenchError> {
 /// All records with every check; gives their number.
 fn replay(journal: &Journal) -> Result<u64, BenchError> {
     let mut found = 0;
-    for entry in journal.read(Lsn::ZERO) {
+    let mut reader = journal.read(Lsn::ZERO);
+    while let Some(entry) = reader.read_next() {
         found += u64::from(std::hint::black_box(entry?).kind == FrameKind::Record);
     }
     Ok(found)
