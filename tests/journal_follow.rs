@@ -335,6 +335,38 @@ fn followers_are_woken_by_commits() {
     });
 }
 
+/// Each record wakes who waits for it: the next one is appended only when it has arrived.
+#[test]
+fn each_commit_wakes_by_itself() {
+    for awaits in [false, true] {
+        let disk = disk();
+        let journal = journal(&disk, &options(1 << 20), &Workers::threads());
+        let mut follower = journal.follow(journal.durable().next());
+        std::thread::scope(|scope| {
+            let (sender, arrived) = std::sync::mpsc::channel();
+            scope.spawn(move || {
+                for _ in 0..50 {
+                    let entry = match awaits {
+                        true => block_on(follower.recv()).unwrap(),
+                        false => follower.by_ref().next().unwrap().unwrap(),
+                    };
+                    sender.send(entry.payload).unwrap();
+                }
+            });
+            for number in 0..50 {
+                let bytes = payload(number, 50);
+                let _ = append(&journal, std::slice::from_ref(&bytes)).unwrap();
+                let seen = arrived.recv_timeout(Duration::from_secs(10));
+                if seen.is_err() {
+                    // Lets the follower end, so that the test does.
+                    journal.close().unwrap();
+                }
+                assert_eq!(seen.expect("it was not woken"), bytes);
+            }
+        });
+    }
+}
+
 struct Unpark(std::thread::Thread);
 
 impl Wake for Unpark {

@@ -435,6 +435,19 @@ impl Core {
         outcome
     }
 
+    /// Closes the files of an idle journal until it is used again.
+    pub(crate) fn park(&self) -> Result<(), AppendError> {
+        let mut writer = self.token();
+        let outcome = writer.park();
+        if outcome.is_ok() {
+            self.witness.rest();
+            writer.spare.shrink(0);
+        }
+        drop(writer);
+        self.tell_of_fault();
+        outcome
+    }
+
     fn how_it_ended(&self) -> FollowError {
         match self.fault.get() {
             Some(fault) => FollowError::Faulted(fault.clone()),

@@ -32,6 +32,7 @@ mod manifest;
 mod names;
 mod opening;
 mod options;
+mod park;
 mod prepare;
 mod reader;
 mod readonly;
@@ -137,7 +138,8 @@ impl Journal {
         options: JournalOptions,
     ) -> Result<Opening, OpenError> {
         options.check()?;
-        let settled = settle(vfs, path, owner, Intent::Create, &options)?;
+        let settled =
+            settle(vfs, path, owner, Intent::Create, &options).map_err(OpenError::of_handles)?;
         Ok(Opening {
             settled,
             options,
@@ -158,7 +160,8 @@ impl Journal {
         options: JournalOptions,
     ) -> Result<Opening, OpenError> {
         options.check()?;
-        let settled = settle(vfs, path, owner, Intent::Open, &options)?;
+        let settled =
+            settle(vfs, path, owner, Intent::Open, &options).map_err(OpenError::of_handles)?;
         Ok(Opening {
             settled,
             options,
@@ -305,6 +308,18 @@ impl Journal {
         let outcome = self.core.token().witness();
         self.core.tell_of_fault();
         outcome
+    }
+
+    /// Closes the files of a journal that will be idle for a while, until it is used again: it holds
+    /// one file handle then, its lock, and stays the only writer. What was appended last is vouched
+    /// for first, as by [`Journal::witness`]. The next append opens the files again and checks that
+    /// they are the same; when that fails for want of handles, it is refused for certain
+    /// ([`NotCommitted::TooManyHandles`]). Reading opens the files by name meanwhile.
+    ///
+    /// # Errors
+    /// A failed write or sync faults the journal.
+    pub fn park(&self) -> Result<(), AppendError> {
+        self.core.park()
     }
 
     /// Closes: writes the clean slots and gives the lock back. Dropping a journal does not write

@@ -43,16 +43,17 @@ impl JournalView {
     /// [`OpenError::NotFound`], [`OpenError::Disk`], [`OpenError::NewerFormat`],
     /// [`OpenError::ForeignLog`]. Damage is not an error here: see [`JournalView::damage`].
     pub fn open(vfs: Arc<dyn Vfs>, path: &Path) -> Result<JournalView, OpenError> {
-        let directory = Directory::open(vfs, path).map_err(|error| match error.kind {
+        let directory = Directory::open_to_read(vfs, path).map_err(|error| match error.kind {
             std::io::ErrorKind::NotFound => OpenError::NotFound {
                 path: path.to_owned(),
             },
-            _ => OpenError::Disk(error),
+            _ => OpenError::Disk(error).of_handles(),
         })?;
         let mut attempt = 0;
         loop {
             attempt += 1;
-            let evidence = gather(&directory, Depth::Frames).map_err(OpenError::Disk)?;
+            let evidence = gather(&directory, Depth::Frames)
+                .map_err(|error| OpenError::Disk(error).of_handles())?;
             let manifest = match &evidence.manifest {
                 ManifestEvidence::Good(manifest) => Some(manifest.clone()),
                 _ => None,

@@ -253,7 +253,8 @@ fn act(
 ) -> Result<Settled, OpenError> {
     let mut last = None;
     for _ in 0..ATTEMPTS {
-        let evidence = gather_under(&directory, &ownership.manifest, Depth::Frames).map_err(OpenError::Disk)?;
+        let evidence = gather_under(&directory, &ownership.manifest, Depth::Frames)
+            .map_err(OpenError::Disk)?;
         match decide(evidence) {
             Decision::Damaged(damage) => last = Some(Decision::Damaged(damage)),
             other => {

@@ -100,6 +100,18 @@ impl Spans {
         }
     }
 
+    /// Manifests name the ends of these now: nobody replaces them any more.
+    pub(crate) fn unpin(&self, finished: impl Fn(&SegmentName) -> bool) {
+        let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        table.pinned.retain(|(name, _)| !finished(name));
+    }
+
+    /// The active file, opened again.
+    pub(crate) fn pin(&self, name: SegmentName, file: OpenFile) {
+        let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        table.pinned.push((name, file));
+    }
+
     /// Adds the next active segment. The one before it is sealed, but only the next manifest names
     /// its end, so both stay pinned; at most two files are.
     pub(crate) fn push(&self, span: Span, file: OpenFile, capacity: u64) {

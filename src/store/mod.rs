@@ -216,7 +216,8 @@ impl Store {
         let place = self.place(&path);
         // A directory that is there is a session, or half of one by somebody who was cut off: the
         // journal knows.
-        create_dir(&self.inner.vfs, &path)?;
+        create_dir(&self.inner.vfs, &path)
+            .map_err(|error| lacking(&error).unwrap_or(SessionError::Disk(error)))?;
         match open::create(&place, id, spec.started) {
             // Locked: somebody has it open, or is creating it at this moment.
             Err(SessionError::Journal(
@@ -274,6 +275,12 @@ impl Store {
     pub fn journal_view(&self, id: SessionId) -> Result<JournalView, OpenError> {
         JournalView::open(self.inner.vfs.clone(), &self.session_dir(id))
     }
+}
+
+/// The error that tells the want of handles.
+fn lacking(error: &DiskError) -> Option<SessionError> {
+    let lacking = OpenError::Disk(error.clone()).of_handles();
+    matches!(lacking, OpenError::TooManyHandles { .. }).then_some(SessionError::Journal(lacking))
 }
 
 /// Makes a directory, with its missing parents, and makes each name durable in its parent: a name

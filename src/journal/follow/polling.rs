@@ -112,9 +112,9 @@ impl JournalFollower {
         let not_found = || OpenError::NotFound {
             path: path.to_owned(),
         };
-        let directory = Directory::open(vfs, path).map_err(|error| match error.kind {
+        let directory = Directory::open_to_read(vfs, path).map_err(|error| match error.kind {
             std::io::ErrorKind::NotFound => not_found(),
-            _ => OpenError::Disk(error),
+            _ => OpenError::Disk(error).of_handles(),
         })?;
         let found = directory.highest_manifest().map_err(OpenError::Disk)?;
         if found.is_none() {
