@@ -126,6 +126,10 @@ impl Core {
         lock(&self.queue).group.batches.len()
     }
 
+    pub(crate) fn is_closed(&self) -> bool {
+        lock(&self.queue).closed
+    }
+
     /// Appends and waits.
     pub(crate) fn append(
         &self,

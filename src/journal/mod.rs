@@ -114,6 +114,8 @@ pub struct Health {
     pub waiting: Option<Duration>,
     /// How many batches wait for a group.
     pub queued: usize,
+    /// Whether it was closed.
+    pub closed: bool,
 }
 
 /// A journal that is open for writing. All methods may be called from many threads; appends are in
@@ -270,6 +272,7 @@ impl Journal {
             lacking: self.core.preparer.lacking(),
             waiting: self.core.pulse.waiting(),
             queued: self.core.queued(),
+            closed: self.core.is_closed(),
         }
     }
 

@@ -12,6 +12,7 @@ mod companion;
 mod draft;
 mod error;
 mod flight;
+mod health;
 mod io;
 mod listing;
 mod log;
@@ -33,7 +34,8 @@ pub use draft::{Draft, StepDraft};
 pub use error::{
     CommitError, OrderError, Refusal, ReplayError, SessionCloseError, SessionError, StoreError,
 };
-pub use io::{IoThreadGone, Ticket};
+pub use health::StoreHealth;
+pub use io::{IoThreadGone, Stalled, Ticket};
 pub use listing::{Listed, SessionEntry, SessionStatus, VerifyReport};
 pub use open::OpenReport;
 pub use options::{Layout, StoreOptions};
@@ -49,6 +51,7 @@ use crate::identity::SessionId;
 use crate::journal::{DiskError, JournalView, OpenError, Operation};
 use crate::vfs::sim::SimVfs;
 use crate::vfs::{RealVfs, Vfs};
+use health::OpenSessions;
 use io::IoThread;
 use open::Place;
 
@@ -102,6 +105,7 @@ struct Inner {
     dir: PathBuf,
     options: StoreOptions,
     io: Arc<IoThread>,
+    open: OpenSessions,
 }
 
 impl Store {
@@ -179,6 +183,7 @@ impl Store {
                 dir: dir.to_owned(),
                 options,
                 io: Arc::new(IoThread::default()),
+                open: OpenSessions::default(),
             }),
         }
     }
@@ -223,7 +228,7 @@ impl Store {
             Err(SessionError::Journal(
                 OpenError::AlreadyExists { .. } | OpenError::Locked { .. },
             )) => Err(SessionError::AlreadyExists(id)),
-            created => created,
+            created => created.inspect(|session| self.inner.open.add(session)),
         }
     }
 
@@ -251,7 +256,7 @@ impl Store {
             Err(SessionError::Journal(OpenError::NotFound { .. })) => {
                 Err(SessionError::NotFound(id))
             }
-            other => other,
+            other => other.inspect(|(session, _)| self.inner.open.add(session)),
         }
     }
 

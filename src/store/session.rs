@@ -65,7 +65,8 @@ impl Session {
     }
 
     /// The same for async callers: it never blocks, and the commit runs to its end, also when the
-    /// ticket is dropped.
+    /// ticket is dropped. One that must not wait for longer than a deadline waits for the ticket with
+    /// [`Ticket::wait_for`]: that ends the waiting, never the commit.
     pub fn submit(&self, drafts: Vec<Draft>) -> Ticket<Result<Vec<Outcome>, CommitError>> {
         self.core.submit(drafts)
     }
