@@ -367,7 +367,7 @@ impl Core {
             self.bell.end(FollowError::Faulted(fault.clone()));
             return;
         }
-        if let Some(header) = writer.wants_successor()
+        if let Some(header) = writer.wants_successor(self.workers.have_time())
             && self.preparer.want(header, self.spans.used())
         {
             self.aside(Chore::Prepare, Duration::ZERO);

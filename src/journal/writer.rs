@@ -128,6 +128,8 @@ impl Writer {
         let active = settled.spans.last();
         let fault = FaultCell::default();
         let manifest = &settled.ownership.manifest;
+        let mut footer = settled.footer;
+        footer.reserve(settled.header.capacity);
         Writer {
             log: manifest.log,
             epoch: manifest.epoch,
@@ -140,7 +142,7 @@ impl Writer {
             position: active.map_or(FRAMES, |span| span.end),
             last: active.map_or(Lsn::ZERO, |span| span.last),
             count: settled.count,
-            footer: settled.footer,
+            footer,
             tails: settled.tails,
             file: settled.file,
             parked: None,
@@ -420,9 +422,10 @@ impl Writer {
     }
 
     /// The next segment, when it is time to prepare it and it was not asked for yet: when the active
-    /// one is half full (W9), or earlier when they fill fast.
-    pub(super) fn wants_successor(&mut self) -> Option<StaticHeader> {
-        let due = !self.asked && (self.hurried || self.position - FRAMES > self.capacity / 2);
+    /// one is half full (W9), or earlier when they fill fast, where time counts.
+    pub(super) fn wants_successor(&mut self, timed: bool) -> Option<StaticHeader> {
+        let hurried = timed && self.hurried;
+        let due = !self.asked && (hurried || self.position - FRAMES > self.capacity / 2);
         self.asked |= due;
         due.then(|| self.successor(0))
     }
