@@ -152,7 +152,10 @@ fn a_failed_directory_sync_aside_faults_the_journal() {
     assert!(journal.close().is_err());
     drop(journal);
     assert_eq!(changes(&disk), Vec::<String>::new());
-    assert_eq!(records(open(&disk, &options(0)).unwrap().read(Lsn::ZERO)).len(), 2);
+    assert_eq!(
+        records(open(&disk, &options(0)).unwrap().read(Lsn::ZERO)).len(),
+        2
+    );
 }
 
 /// W12: an owner that took over ends the right of the one before, also in the middle of what that
@@ -173,10 +176,16 @@ fn an_overtaken_journal_prepares_and_acknowledges_nothing_more() {
         put(&new, payload(9, 100));
         while workers.run_one() {}
         for number in 2..12 {
-            assert!(append(&journal, &[payload(number, 3000)]).is_err(), "{steps}");
+            assert!(
+                append(&journal, &[payload(number, 3000)]).is_err(),
+                "{steps}"
+            );
         }
         let fault = journal.fault().unwrap();
-        assert!(matches!(fault.cause(), FaultCause::Overtaken { .. }), "{steps}: {fault}");
+        assert!(
+            matches!(fault.cause(), FaultCause::Overtaken { .. }),
+            "{steps}: {fault}"
+        );
         let mut expected: Vec<_> = (0..2).map(|number| payload(number, 5000)).collect();
         expected.push(payload(9, 100));
         assert_eq!(all(&new), expected, "{steps}");
@@ -208,7 +217,11 @@ fn an_idle_journal_writes_one_slot_and_then_nothing() {
     let slot = changes(&disk);
     assert_eq!(slot.len(), 1, "{slot:?}");
     assert!(slot[0].ends_with("+64"), "{slot:?}");
-    assert_eq!(proven(&disk), Lsn::new(4), "followers see the last record now");
+    assert_eq!(
+        proven(&disk),
+        Lsn::new(4),
+        "followers see the last record now"
+    );
     assert!(workers.run_one());
     assert_eq!(changes(&disk).last().unwrap(), "sync");
     assert!(!workers.run_one());

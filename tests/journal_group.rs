@@ -298,7 +298,10 @@ fn a_group_that_does_not_fit_goes_on_in_the_next_segment() {
         .map(|ticket| ticket.wait().unwrap().records[0].position.segment)
         .collect();
     assert!(segments.len() > 1);
-    assert_eq!(all(&journal), (0..7).map(|n| payload(n, 5000)).collect::<Vec<_>>());
+    assert_eq!(
+        all(&journal),
+        (0..7).map(|n| payload(n, 5000)).collect::<Vec<_>>()
+    );
 }
 
 #[test]
@@ -338,7 +341,10 @@ fn the_queue_is_bounded() {
     let busy = |outcome| {
         matches!(
             outcome,
-            Err(AppendError::NotCommitted(NotCommitted::Busy { records: 2, .. }))
+            Err(AppendError::NotCommitted(NotCommitted::Busy {
+                records: 2,
+                ..
+            }))
         )
     };
     assert!(busy(journal.submit(owned(b"c"), None).wait()));
@@ -465,7 +471,10 @@ fn closing_writes_what_is_queued_and_refuses_what_comes_later() {
         journal.submit(owned(b"late"), None).wait(),
         Err(AppendError::NotCommitted(NotCommitted::Closed))
     );
-    assert_eq!(records(open(&disk, &options(0)).unwrap().read(Lsn::ZERO)), [b"queued".to_vec()]);
+    assert_eq!(
+        records(open(&disk, &options(0)).unwrap().read(Lsn::ZERO)),
+        [b"queued".to_vec()]
+    );
 }
 
 #[test]
@@ -477,5 +486,8 @@ fn dropping_a_journal_writes_what_is_queued() {
     drop(journal);
     assert!(workers.run_one());
     assert_eq!(ticket.wait().unwrap().first, Lsn::new(2));
-    assert_eq!(records(open(&disk, &options(0)).unwrap().read(Lsn::ZERO)), [b"queued".to_vec()]);
+    assert_eq!(
+        records(open(&disk, &options(0)).unwrap().read(Lsn::ZERO)),
+        [b"queued".to_vec()]
+    );
 }

@@ -70,7 +70,11 @@ fn the_writer_that_is_overtaken() {
     });
     let fault = journal.fault().unwrap();
     let overtaken = matches!(fault.cause(), FaultCause::Overtaken { .. });
-    say(if overtaken { "overtaken" } else { "faulted otherwise" });
+    say(if overtaken {
+        "overtaken"
+    } else {
+        "faulted otherwise"
+    });
 }
 
 /// One line, past what the test harness catches.
@@ -103,14 +107,14 @@ fn a_stopped_writer_acknowledges_nothing_after_a_takeover() {
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut acknowledged = BTreeSet::new();
         let mut ended = String::new();
-        let mut take = |line: String, acknowledged: &mut BTreeSet<u64>| {
-            match line.split_once("acknowledged ") {
-                Some((_, number)) => {
-                    acknowledged.insert(number.parse::<u64>().unwrap());
-                }
-                None if line.ends_with("overtaken") || line.ends_with("otherwise") => ended = line,
-                None => {}
+        let mut take = |line: String, acknowledged: &mut BTreeSet<u64>| match line
+            .split_once("acknowledged ")
+        {
+            Some((_, number)) => {
+                acknowledged.insert(number.parse::<u64>().unwrap());
             }
+            None if line.ends_with("overtaken") || line.ends_with("otherwise") => ended = line,
+            None => {}
         };
         while acknowledged.len() < 40 + round * 13 {
             take(lines.next().unwrap().unwrap(), &mut acknowledged);
@@ -118,8 +122,13 @@ fn a_stopped_writer_acknowledges_nothing_after_a_takeover() {
         kill_process(pid, Signal::STOP).unwrap();
         // Without this the takeover is refused: the lock outlives the stop.
         assert!(
-            Journal::open(Arc::new(RealVfs), folder.path(), Owner::Session(session()), tiny())
-                .is_err()
+            Journal::open(
+                Arc::new(RealVfs),
+                folder.path(),
+                Owner::Session(session()),
+                tiny()
+            )
+            .is_err()
         );
         std::fs::remove_file(folder.path().join("LOCK")).unwrap();
         let new = open_real(folder.path(), false);
@@ -137,7 +146,10 @@ fn a_stopped_writer_acknowledges_nothing_after_a_takeover() {
         child.wait().unwrap();
         assert_eq!(ended, "overtaken", "round {round}");
         let late: Vec<_> = acknowledged.difference(&taken_over).collect();
-        assert!(late.is_empty(), "round {round}: acknowledged in vain: {late:?}");
+        assert!(
+            late.is_empty(),
+            "round {round}: acknowledged in vain: {late:?}"
+        );
         let expected = all(&new);
         assert_eq!(expected.len(), taken_over.len() + 60, "round {round}");
         new.close().unwrap();

@@ -68,41 +68,7 @@ pub(crate) struct OpenFile {
     pub(crate) path: PathBuf,
 }
 
-/// Stands for a file that was closed: every call fails.
-#[derive(Debug)]
-struct Closed;
-
-fn closed<T>() -> std::io::Result<T> {
-    Err(std::io::ErrorKind::NotConnected.into())
-}
-
-impl File for Closed {
-    fn read_at(&self, _: &mut [u8], _: u64) -> std::io::Result<usize> {
-        closed()
-    }
-    fn write_at(&self, _: &[u8], _: u64) -> std::io::Result<usize> {
-        closed()
-    }
-    fn sync_data(&self) -> std::io::Result<()> {
-        closed()
-    }
-    fn set_len(&self, _: u64) -> std::io::Result<()> {
-        closed()
-    }
-    fn len(&self) -> std::io::Result<u64> {
-        closed()
-    }
-    fn identity(&self) -> std::io::Result<FileId> {
-        closed()
-    }
-}
-
 impl OpenFile {
-    /// Closes the file, as far as it is held here. It keeps its path.
-    pub(crate) fn close(&mut self) {
-        self.file = Arc::new(Closed);
-    }
-
     pub(crate) fn write_all(&self, bytes: &[u8], offset: u64) -> Result<(), DiskError> {
         write_all(&*self.file, &self.path, bytes, offset)
     }

@@ -5,11 +5,15 @@
 //! older copy that was put in its place meanwhile. The right to write stays, with the lock; the proof
 //! of it (W12) is renewed before anything is written.
 
+use std::io;
+use std::sync::Arc;
+
+use super::directory::OpenFile;
 use super::error::{AppendError, DiskError, FaultCause, NotCommitted};
 use super::prepare::definite;
 use super::segment::{CLAIM_LEN, SLOTS, Slot};
 use super::writer::Writer;
-use crate::vfs::{Access, FileId};
+use crate::vfs::{Access, File, FileId};
 
 /// What is remembered of a file that was closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,5 +80,41 @@ impl Writer {
         self.file = file;
         self.parked = None;
         Ok(true)
+    }
+}
+
+impl OpenFile {
+    /// Closes the file, as far as it is held here. It keeps its path.
+    pub(crate) fn close(&mut self) {
+        self.file = Arc::new(Closed);
+    }
+}
+
+/// Stands for a file that was closed: every call fails.
+#[derive(Debug)]
+struct Closed;
+
+fn closed<T>() -> io::Result<T> {
+    Err(io::ErrorKind::NotConnected.into())
+}
+
+impl File for Closed {
+    fn read_at(&self, _: &mut [u8], _: u64) -> io::Result<usize> {
+        closed()
+    }
+    fn write_at(&self, _: &[u8], _: u64) -> io::Result<usize> {
+        closed()
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        closed()
+    }
+    fn set_len(&self, _: u64) -> io::Result<()> {
+        closed()
+    }
+    fn len(&self) -> io::Result<u64> {
+        closed()
+    }
+    fn identity(&self) -> io::Result<FileId> {
+        closed()
     }
 }
