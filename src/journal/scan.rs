@@ -46,7 +46,11 @@ impl Window {
                 }
                 false => WINDOW,
             };
-            if self.buffer.len() < want || self.buffer.len() > WINDOW {
+            if self.buffer.is_empty() {
+                // The system gives zeros for nothing; filling them in costs more than reading a
+                // small file, most of all in a debug build.
+                self.buffer = vec![0; want];
+            } else if self.buffer.len() < want || self.buffer.len() > WINDOW {
                 self.buffer.resize(want, 0);
             }
             let target = self.buffer.get_mut(..want).unwrap_or_default();

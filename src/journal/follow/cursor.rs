@@ -72,7 +72,6 @@ impl Cursor {
             let want = want.min(length.max(self.ahead));
             self.ahead = (self.ahead * 4).min(MOST);
             self.start = offset;
-            self.buffer.clear();
             self.buffer.resize(want, 0);
             match self.file.read_full(&mut self.buffer, offset) {
                 Ok(filled) => self.buffer.truncate(filled),

@@ -26,8 +26,8 @@ use locate::Claims;
 const ATTEMPTS: u32 = 6;
 /// How often one look may go on in another file.
 const MOVES: u32 = 4;
-/// Every so many looks without progress, all names are listed, whatever the two that are looked at
-/// each time say.
+/// Every so many looks without progress all names are listed, whatever the one that is looked at each
+/// time says.
 const LISTING: u32 = 64;
 /// How much [`JournalFollower::poll`] gives at once.
 const MOST_RECORDS: usize = 1024;

@@ -14,16 +14,14 @@ use crate::journal::segment::{CLAIM_LEN, FRAMES, HeaderFound, SEAL, SLOTS, Seal,
 use crate::vfs::Access;
 
 impl JournalFollower {
-    /// Whether there is a newer manifest than the one that was read: its owner removes older ones,
-    /// or was cut off before it did.
+    /// Whether there is a newer manifest than the one that was read: its owner removes older ones. If
+    /// it was cut off before it did, nobody writes until the next opening does it.
     pub(super) fn is_outdated(&self) -> Result<bool, Stop> {
         let Some(manifest) = &self.manifest else {
             return Ok(true);
         };
         let number = manifest.number;
-        if !self.directory.exists(&names::manifest(number))?
-            || self.directory.exists(&names::manifest(number + 1))?
-        {
+        if !self.directory.exists(&names::manifest(number))? {
             return Ok(true);
         }
         if self.quiet % LISTING != LISTING - 1 {
