@@ -18,7 +18,7 @@ use super::recovery::{foreign, newer};
 use super::report::{Cut, Quarantine, RecoveryReport};
 use super::salvage::salvage;
 use super::spans::Span;
-use super::{Entry, Lsn, Owner, ReadError};
+use super::{Entry, JournalFollower, Lsn, Owner, ReadError};
 use crate::identity::SessionId;
 use crate::vfs::{Access, Vfs};
 
@@ -82,17 +82,18 @@ impl JournalView {
     }
 
     fn decided(vfs: Arc<dyn Vfs>, path: &Path, watch: &Watch) -> Result<JournalView, OpenError> {
-        let directory = Directory::open(vfs, path).map_err(|error| match error.kind {
+        let directory = Directory::open_to_read(vfs, path).map_err(|error| match error.kind {
             std::io::ErrorKind::NotFound => OpenError::NotFound {
                 path: path.to_owned(),
             },
-            _ => OpenError::Disk(error),
+            _ => OpenError::Disk(error).of_handles(),
         })?;
         let directory = directory.watched(watch.clone());
         let mut attempt = 0;
         loop {
             attempt += 1;
-            let evidence = gather(&directory, Depth::Frames).map_err(OpenError::Disk)?;
+            let evidence = gather(&directory, Depth::Frames)
+                .map_err(|error| OpenError::Disk(error).of_handles())?;
             let manifest = match &evidence.manifest {
                 ManifestEvidence::Good(manifest) => Some(manifest.clone()),
                 _ => None,
@@ -230,6 +231,11 @@ impl JournalView {
             self.report.watermark,
         )
         .pinned(self.pinned.clone())
+    }
+
+    /// Follows from an Lsn on, while another process writes: what becomes proven, by polling.
+    pub fn follow(&self, from: Lsn) -> JournalFollower {
+        JournalFollower::new(self.directory.clone(), from)
     }
 
     /// The first Lsn of the last segment that holds records: reading from here reads the tail only.
