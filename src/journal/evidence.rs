@@ -126,10 +126,7 @@ fn gather_active(
     if limit > 0 {
         file.watch.begin(Phase::Recovery, limit.saturating_mul(2));
     }
-    let mut slots = Vec::new();
-    for offset in SLOTS {
-        slots.extend(read_slot(file, &place, offset)?);
-    }
+    let slots = read_slots(file, &place)?;
     let seal = read_seal(file, &place)?;
     let mut window = Window::new(file.clone());
     let first = scan(&mut window, &place, FRAMES, base, limit)?;
@@ -181,6 +178,15 @@ pub(crate) fn read_slot(
     Ok(Slot::decode(&read_claim(file, offset)?, place, offset))
 }
 
+/// The slots that are valid.
+pub(crate) fn read_slots(file: &OpenFile, place: &Place) -> Result<Vec<Slot>, DiskError> {
+    let mut slots = Vec::new();
+    for offset in SLOTS {
+        slots.extend(read_slot(file, place, offset)?);
+    }
+    Ok(slots)
+}
+
 fn first_block_used(file: &OpenFile) -> Result<bool, DiskError> {
     let mut block = vec![0; BLOCK as usize];
     file.read_full(&mut block, FRAMES)?;
@@ -215,7 +221,7 @@ fn newer_segment(
 
 /// Whether a file holds the fence of the epoch that its name bears. Copied frames are stamped with
 /// that epoch too, older fences among them: the epoch in the fence's own payload tells.
-fn holds_fence(
+pub(crate) fn holds_fence(
     directory: &Directory,
     segment: &SegmentName,
     log: LogId,

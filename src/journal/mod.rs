@@ -5,7 +5,7 @@
 //! [`Opening::begin`] writes the fence (with the first records, in one batch and one sync) and gives
 //! the [`Journal`]. [`Journal::append`] writes one batch, atomically, and returns when it is durable;
 //! those that append at the same time share a write and a sync. [`JournalView`] reads without a lock
-//! and without writing a byte.
+//! and without writing a byte. [`Follower`] and [`JournalFollower`] go on from replay to live.
 //!
 //! The rooms, in the order in which a record passes them: `record` is what the caller gives, `commit`
 //! the queue and who serves it, `group` the frames that wait, `writer` stamps, writes and syncs them,
@@ -24,6 +24,7 @@ mod directory;
 mod error;
 mod evidence;
 mod fault;
+mod follow;
 mod footer;
 mod frame;
 mod group;
@@ -34,6 +35,7 @@ mod manifest;
 mod names;
 mod opening;
 mod options;
+mod park;
 mod prepare;
 mod progress;
 mod reader;
@@ -44,6 +46,7 @@ mod repair;
 mod report;
 mod rewrite;
 mod roll;
+mod salvage;
 mod scan;
 mod segment;
 mod spans;
@@ -67,6 +70,7 @@ pub use error::{
     AppendError, CloseError, Damage, DiskError, Fault, FaultCause, NotCommitted, OpenError,
     Operation, ReadError,
 };
+pub use follow::{FollowError, Follower, JournalFollower, Polling};
 pub use frame::FrameKind;
 pub use inspect::{InspectError, InspectedFrame, Part, inspect};
 pub use lenient::UnreadableBlock;
@@ -125,6 +129,8 @@ pub struct Health {
     pub waiting: Option<Duration>,
     /// How many batches wait for a group.
     pub queued: usize,
+    /// Whether it was closed.
+    pub closed: bool,
 }
 
 /// A journal that is open for writing. All methods may be called from many threads; appends are in
@@ -150,7 +156,8 @@ impl Journal {
     ) -> Result<Opening, OpenError> {
         options.check()?;
         let watch = Watch::default();
-        let settled = settle(vfs, path, owner, Intent::Create, &options, &watch)?;
+        let settled = settle(vfs, path, owner, Intent::Create, &options, &watch)
+            .map_err(OpenError::of_handles)?;
         Ok(Opening {
             settled,
             options,
@@ -200,7 +207,8 @@ impl Journal {
         watch: &Watch,
     ) -> Result<Opening, OpenError> {
         options.check()?;
-        let settled = settle(vfs, path, owner, Intent::Open, &options, watch)?;
+        let settled = settle(vfs, path, owner, Intent::Open, &options, watch)
+            .map_err(OpenError::of_handles)?;
         Ok(Opening {
             settled,
             options,
@@ -309,6 +317,7 @@ impl Journal {
             lacking: self.core.preparer.lacking(),
             waiting: self.core.pulse.waiting(),
             queued: self.core.queued(),
+            closed: self.core.is_closed(),
         }
     }
 
@@ -317,6 +326,14 @@ impl Journal {
         let spans = self.spans.snapshot();
         let last = spans.last().map_or(Lsn::ZERO, |span| span.last);
         Reader::new(self.directory.clone(), spans, from, last).pinned(self.spans.pinned())
+    }
+
+    /// Follows from an Lsn on: every durable record, first those that are there, then each as it is
+    /// acknowledged, in order. Also over a fault and the close, which end it. Costs the commits
+    /// nothing as long as nobody waits.
+    pub fn follow(&self, from: Lsn) -> Follower {
+        let bell = self.core.bell.clone();
+        Follower::new(self.directory.clone(), self.spans.clone(), bell, from)
     }
 
     /// Reads the record at a position; `None` if none stands there.
@@ -336,7 +353,21 @@ impl Journal {
     /// # Errors
     /// A failed write or sync faults the journal.
     pub fn witness(&self) -> Result<(), AppendError> {
-        self.core.token().witness()
+        let outcome = self.core.token().witness();
+        self.core.tell_of_fault();
+        outcome
+    }
+
+    /// Closes the files of a journal that will be idle for a while, until it is used again: it holds
+    /// one file handle then, its lock, and stays the only writer. What was appended last is vouched
+    /// for first, as by [`Journal::witness`]. The next append opens the files again and checks that
+    /// they are the same; when that fails for want of handles, it is refused for certain
+    /// ([`NotCommitted::TooManyHandles`]). Reading opens the files by name meanwhile.
+    ///
+    /// # Errors
+    /// A failed write or sync faults the journal.
+    pub fn park(&self) -> Result<(), AppendError> {
+        self.core.park()
     }
 
     /// Closes: writes the clean slots and gives the lock back. Dropping a journal does not write
@@ -345,7 +376,6 @@ impl Journal {
     /// # Errors
     /// [`CloseError`]; the data is as safe as before.
     pub fn close(&self) -> Result<(), CloseError> {
-        self.core.shut();
-        self.core.token().close()
+        self.core.close()
     }
 }

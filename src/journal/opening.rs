@@ -73,6 +73,8 @@ impl Opening {
         carry: Arc<dyn Carry>,
     ) -> Result<(Journal, Receipt), OpenError> {
         let directory = self.settled.directory.clone();
+        // Every name that was made so far and counts is durable.
+        directory.rest();
         let epoch = self.settled.report.epoch;
         let max_payload = self.settled.ownership.manifest.max_payload;
         let spans = Spans::new(
@@ -94,7 +96,7 @@ impl Opening {
         );
         let receipt = core
             .append(&mut batch, None, super::commit::WhenFull::Wait)
-            .map_err(OpenError::Fence)?;
+            .map_err(|error| OpenError::Fence(error).of_handles())?;
         let journal = Journal {
             core,
             directory,

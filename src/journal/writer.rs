@@ -13,6 +13,7 @@ use super::footer::Footer;
 use super::frame::{self, HEADER, Header, LogId, Place};
 use super::group::{Batch, Blank, Group};
 use super::names::SegmentName;
+use super::park::Parked;
 use super::prepare::Preparer;
 use super::record::{Placed, PlacedRecords, Receipt};
 use super::recovery::Settled;
@@ -86,6 +87,12 @@ pub(crate) struct Writer {
     pub(super) name: SegmentName,
     pub(super) capacity: u64,
     pub(super) file: OpenFile,
+    /// Whether the files are closed until the next use.
+    pub(super) parked: Option<Parked>,
+    /// Why the group in hand is refused: the files could not be opened again.
+    pub(super) away: Option<NotCommitted>,
+    /// The last Lsn for which a slot of the active segment was written and synced.
+    pub(super) vouched: Lsn,
     /// Where the next frame goes.
     pub(super) position: u64,
     /// The last durable Lsn: the watermark of the next group.
@@ -138,10 +145,14 @@ impl Writer {
             footer,
             tails: settled.tails,
             file: settled.file,
+            parked: None,
+            away: None,
+            vouched: Lsn::ZERO,
             preparer: Arc::new(Preparer::new(
                 settled.directory.clone(),
                 settled.ownership,
                 fault.clone(),
+                spans.clone(),
             )),
             directory: settled.directory,
             lock: Some(settled.lock),
@@ -174,6 +185,7 @@ impl Writer {
     /// are settled in their order.
     pub(crate) fn commit(&mut self, group: &mut Group, settled: &mut dyn FnMut(Settle, Outcome)) {
         let mut at = At::default();
+        self.away = self.come_back().err();
         while at.batch < group.batches.len() {
             let first = at.batch;
             self.stamp_part(group, &mut at);
@@ -232,6 +244,9 @@ impl Writer {
         }
         if self.lock.is_none() {
             return Err(NotCommitted::Closed);
+        }
+        if let Some(reason) = &self.away {
+            return Err(reason.clone());
         }
         let Some((first, expected)) = first.zip(batch.expected) else {
             return Ok(());

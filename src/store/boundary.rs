@@ -307,8 +307,18 @@ impl SessionCore {
 
     /// Writes the witness slots of the log.
     pub(super) fn witness(&self) -> Result<(), Refusal> {
+        self.aside(|log| log.witness())
+    }
+
+    /// Closes the files of the log until it is used again.
+    pub(super) fn park(&self) -> Result<(), Refusal> {
+        self.aside(|log| log.park())
+    }
+
+    /// Something that the log does apart from commits.
+    fn aside(&self, does: impl FnOnce(&dyn Log) -> Result<(), AppendError>) -> Result<(), Refusal> {
         self.ready(&lock(&self.boundary))?;
-        let witnessed = self.log.witness();
+        let witnessed = does(&*self.log);
         if let Some(fault) = self.log.fault() {
             lock(&self.boundary).latch(&fault);
         }

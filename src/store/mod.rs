@@ -12,6 +12,7 @@ mod companion;
 mod draft;
 mod error;
 mod flight;
+mod health;
 mod io;
 mod listing;
 mod log;
@@ -35,7 +36,8 @@ pub use draft::{Draft, StepDraft};
 pub use error::{
     CommitError, OrderError, Refusal, ReplayError, SessionCloseError, SessionError, StoreError,
 };
-pub use io::{IoThreadGone, Ticket};
+pub use health::StoreHealth;
+pub use io::{IoThreadGone, Stalled, Ticket};
 pub use listing::{Listed, SessionEntry, SessionStatus, VerifyReport};
 pub use open::OpenReport;
 pub use options::{Layout, StoreOptions};
@@ -52,6 +54,7 @@ use crate::identity::SessionId;
 use crate::journal::{DiskError, JournalView, OpenError, Operation, Progress, Watch};
 use crate::vfs::sim::SimVfs;
 use crate::vfs::{RealVfs, Vfs};
+use health::OpenSessions;
 use io::IoThread;
 use open::Place;
 
@@ -105,6 +108,7 @@ struct Inner {
     dir: PathBuf,
     options: StoreOptions,
     io: Arc<IoThread>,
+    open: OpenSessions,
 }
 
 impl Store {
@@ -182,6 +186,7 @@ impl Store {
                 dir: dir.to_owned(),
                 options,
                 io: Arc::new(IoThread::default()),
+                open: OpenSessions::default(),
             }),
         }
     }
@@ -220,13 +225,14 @@ impl Store {
         let place = self.place(&path, Watch::default());
         // A directory that is there is a session, or half of one by somebody who was cut off: the
         // journal knows.
-        create_dir(&self.inner.vfs, &path)?;
+        create_dir(&self.inner.vfs, &path)
+            .map_err(|error| lacking(&error).unwrap_or(SessionError::Disk(error)))?;
         match open::create(&place, id, spec.started) {
             // Locked: somebody has it open, or is creating it at this moment.
             Err(SessionError::Journal(
                 OpenError::AlreadyExists { .. } | OpenError::Locked { .. },
             )) => Err(SessionError::AlreadyExists(id)),
-            created => created,
+            created => created.inspect(|session| self.inner.open.add(session)),
         }
     }
 
@@ -278,7 +284,7 @@ impl Store {
             Err(SessionError::Journal(OpenError::NotFound { .. })) => {
                 Err(SessionError::NotFound(id))
             }
-            other => other,
+            other => other.inspect(|(session, _)| self.inner.open.add(session)),
         }
     }
 
@@ -302,6 +308,12 @@ impl Store {
     pub fn journal_view(&self, id: SessionId) -> Result<JournalView, OpenError> {
         JournalView::open(self.inner.vfs.clone(), &self.session_dir(id))
     }
+}
+
+/// The error that tells the want of handles.
+fn lacking(error: &DiskError) -> Option<SessionError> {
+    let lacking = OpenError::Disk(error.clone()).of_handles();
+    matches!(lacking, OpenError::TooManyHandles { .. }).then_some(SessionError::Journal(lacking))
 }
 
 /// Makes a directory, with its missing parents, and makes each name durable in its parent: a name

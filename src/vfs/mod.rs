@@ -8,7 +8,17 @@
 mod holder;
 #[cfg(any(unix, windows))]
 mod real;
+#[cfg(feature = "sim")]
 pub mod sim;
+// Store::in_memory needs a disk, and no more of it.
+#[cfg(not(feature = "sim"))]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    reason = "without the feature nobody crashes the disk"
+)]
+pub(crate) mod sim;
 
 use std::fmt::Debug;
 use std::io;
@@ -18,6 +28,25 @@ use std::sync::Arc;
 pub use holder::Holder;
 #[cfg(any(unix, windows))]
 pub use real::RealVfs;
+
+/// How many handles this process may have, where the system says so.
+pub(crate) fn handle_limit() -> Option<u64> {
+    #[cfg(unix)]
+    return rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    #[cfg(not(unix))]
+    None
+}
+
+/// Whether the system's number of an error says that no handle is left.
+pub(crate) fn is_out_of_handles(code: i32) -> bool {
+    #[cfg(unix)]
+    let codes =
+        [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE].map(rustix::io::Errno::raw_os_error);
+    // ERROR_TOO_MANY_OPEN_FILES
+    #[cfg(not(unix))]
+    let codes = [4];
+    codes.contains(&code)
+}
 
 /// The identity of a file on its disk (device and inode): two names that lead to the same file
 /// have the same identity, and a file made later under the same name has another one as long as
