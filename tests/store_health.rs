@@ -72,7 +72,7 @@ fn a_sync_that_does_not_return_is_seen_and_nothing_is_invented() {
     let (id, waiting) = health.waiting.unwrap();
     assert_eq!(id, session.id());
     assert!(waiting >= Duration::from_millis(20), "{waiting:?}");
-    assert_eq!(session.health().unwrap().waiting.is_some(), true);
+    assert!(session.health().unwrap().waiting.is_some());
     assert_eq!(session.last_seq(), before, "nothing is published meanwhile");
     // Others go on.
     assert!(other.commit(said(10)).is_ok());
