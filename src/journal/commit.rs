@@ -6,8 +6,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use super::error::{AppendError, FaultCause, NotCommitted};
+use super::error::{AppendError, CloseError, FaultCause, NotCommitted};
 use super::fault::FaultCell;
+use super::follow::{Bell, FollowError};
 use super::group::Group;
 use super::prepare::Preparer;
 use super::record::Unstamped;
@@ -50,6 +51,8 @@ pub(crate) struct Core {
     pub(crate) preparer: Arc<Preparer>,
     pub(crate) pulse: Arc<Pulse>,
     spans: Spans,
+    /// Who follows.
+    pub(crate) bell: Arc<Bell>,
     max_payload: u32,
     max_queued: usize,
     max_queued_bytes: u64,
@@ -106,6 +109,7 @@ impl Core {
             witness: Witness::default(),
             workers,
             spans,
+            bell: Arc::default(),
             max_payload,
             max_queued: options.queue_records,
             max_queued_bytes: options.queue_bytes,
@@ -120,6 +124,10 @@ impl Core {
 
     pub(crate) fn queued(&self) -> usize {
         lock(&self.queue).group.batches.len()
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        lock(&self.queue).closed
     }
 
     /// Appends and waits.
@@ -343,6 +351,7 @@ impl Core {
         }
         group.clear();
         writer.spare = group;
+        self.bell.ring();
         self.after_group(&mut writer);
         *lock(&self.settled) = number + 1;
         drop(writer);
@@ -354,10 +363,11 @@ impl Core {
 
     /// What a group leads to aside.
     fn after_group(&self, writer: &mut Writer) {
-        if self.fault.get().is_some() {
+        if let Some(fault) = self.fault.get() {
+            self.bell.end(FollowError::Faulted(fault.clone()));
             return;
         }
-        if let Some(header) = writer.wants_successor()
+        if let Some(header) = writer.wants_successor(self.workers.have_time())
             && self.preparer.want(header, self.spans.used())
         {
             self.aside(Chore::Prepare, Duration::ZERO);
@@ -411,8 +421,46 @@ impl Core {
         }
     }
 
+    /// A fault that did not come from a group: those who follow are told when no group is under way
+    /// that may still count.
+    pub(crate) fn tell_of_fault(&self) {
+        if let Some(fault) = self.fault.get() {
+            let _token = self.token();
+            self.bell.end(FollowError::Faulted(fault.clone()));
+        }
+    }
+
+    /// Closes, after what is queued was written.
+    pub(crate) fn close(&self) -> Result<(), CloseError> {
+        self.shut();
+        let mut writer = self.token();
+        let outcome = writer.close();
+        self.bell.end(self.how_it_ended());
+        outcome
+    }
+
+    /// Closes the files of an idle journal until it is used again.
+    pub(crate) fn park(&self) -> Result<(), AppendError> {
+        let mut writer = self.token();
+        let outcome = writer.park();
+        if outcome.is_ok() {
+            self.witness.rest();
+            writer.spare.shrink(0);
+        }
+        drop(writer);
+        self.tell_of_fault();
+        outcome
+    }
+
+    fn how_it_ended(&self) -> FollowError {
+        match self.fault.get() {
+            Some(fault) => FollowError::Faulted(fault.clone()),
+            None => FollowError::Closed,
+        }
+    }
+
     /// Nothing is queued any more; what is queued is written first.
-    pub(crate) fn shut(&self) {
+    fn shut(&self) {
         let mut queue = lock(&self.queue);
         queue.closed = true;
         let left = !queue.group.is_empty();
@@ -440,7 +488,7 @@ impl Serve for Core {
     }
 
     fn chore(&self, chore: Chore) -> Option<Duration> {
-        match chore {
+        let again = match chore {
             Chore::Prepare => self.preparer.aside(self.spans.used()),
             Chore::Witness => {
                 let again = self.witness.look(self.spans.last(), || self.token());
@@ -449,7 +497,16 @@ impl Serve for Core {
                 }
                 again
             }
-        }
+        };
+        self.tell_of_fault();
+        again
+    }
+}
+
+impl Drop for Core {
+    /// Nobody can append any more.
+    fn drop(&mut self) {
+        self.bell.end(self.how_it_ended());
     }
 }
 

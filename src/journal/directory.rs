@@ -2,11 +2,12 @@
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::error::{DiskError, Operation};
 use super::manifest::{MAX_LEN, Manifest, ManifestFound};
 use super::names::{self, Name, SegmentName};
+use super::progress::Watch;
 use crate::vfs::{Access, Dir, File, FileId, Vfs};
 
 /// Runs one disk call again as long as it is only interrupted.
@@ -66,6 +67,8 @@ pub(crate) fn read_full(
 pub(crate) struct OpenFile {
     pub(crate) file: Arc<dyn File>,
     pub(crate) path: PathBuf,
+    /// Who is told what is read of it.
+    pub(crate) watch: Watch,
 }
 
 impl OpenFile {
@@ -74,7 +77,13 @@ impl OpenFile {
     }
 
     pub(crate) fn read_full(&self, buffer: &mut [u8], offset: u64) -> Result<usize, DiskError> {
-        read_full(&*self.file, &self.path, buffer, offset)
+        let read = read_full(&*self.file, &self.path, buffer, offset)?;
+        if self.watch.read(read as u64) {
+            return Ok(read);
+        }
+        // Told as what it is by who began the reading.
+        let ended = std::io::ErrorKind::Other.into();
+        Err(DiskError::new(Operation::Read, &self.path, &ended).at(offset))
     }
 
     /// A sync is never run again, not even when it was only interrupted (P8).
@@ -94,19 +103,21 @@ impl OpenFile {
             .map_err(|error| DiskError::new(Operation::Length, &self.path, &error))
     }
 
-    fn identity(&self) -> Result<FileId, DiskError> {
+    pub(crate) fn identity(&self) -> Result<FileId, DiskError> {
         uninterrupted(|| self.file.identity())
             .map_err(|error| DiskError::new(Operation::Stat, &self.path, &error))
     }
 }
 
-/// The directory of a journal. The handle is opened before the first name is made and kept, so a
-/// failed sync of it is noticed here (W6).
+/// The directory of a journal. Its handle is opened before a name is made and kept until that name
+/// is durable, so a failed sync is noticed here, whoever else syncs the directory (W6). While there
+/// is no such name it is not held.
 #[derive(Debug, Clone)]
 pub(crate) struct Directory {
     vfs: Arc<dyn Vfs>,
     path: PathBuf,
-    handle: Arc<dyn Dir>,
+    handle: Arc<Mutex<Option<Arc<dyn Dir>>>>,
+    watch: Watch,
 }
 
 impl Directory {
@@ -116,8 +127,41 @@ impl Directory {
         Ok(Directory {
             vfs,
             path: path.to_owned(),
-            handle,
+            handle: Arc::new(Mutex::new(Some(handle))),
+            watch: Watch::default(),
         })
+    }
+
+    /// Whose files are watched.
+    pub(crate) fn watched(self, watch: Watch) -> Directory {
+        Directory { watch, ..self }
+    }
+
+    pub(crate) fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    /// The same for who makes no names: no handle stays open.
+    pub(crate) fn open_to_read(vfs: Arc<dyn Vfs>, path: &Path) -> Result<Directory, DiskError> {
+        let directory = Directory::open(vfs, path)?;
+        directory.rest();
+        Ok(directory)
+    }
+
+    /// The handle, opened if it is not held.
+    fn hold(&self) -> Result<Arc<dyn Dir>, DiskError> {
+        let mut held = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(handle) = &*held {
+            return Ok(handle.clone());
+        }
+        let handle = uninterrupted(|| self.vfs.open_dir(&self.path))
+            .map_err(|error| DiskError::new(Operation::Open, &self.path, &error))?;
+        Ok(held.insert(handle).clone())
+    }
+
+    /// Gives the handle back: every name that was made and counts is durable.
+    pub(crate) fn rest(&self) {
+        *self.handle.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -133,7 +177,7 @@ impl Directory {
     }
 
     pub(crate) fn sync(&self) -> Result<(), DiskError> {
-        self.handle
+        self.hold()?
             .sync()
             .map_err(|error| DiskError::new(Operation::SyncDirectory, &self.path, &error))
     }
@@ -160,7 +204,10 @@ impl Directory {
     ) -> Result<Option<OpenFile>, DiskError> {
         let path = self.file_path(name);
         match uninterrupted(|| self.vfs.open(&path, access)) {
-            Ok(file) => Ok(Some(OpenFile { file, path })),
+            Ok(file) => {
+                let watch = self.watch.clone();
+                Ok(Some(OpenFile { file, path, watch }))
+            }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(DiskError::new(Operation::Open, &path, &error)),
         }
@@ -185,10 +232,12 @@ impl Directory {
     }
 
     pub(crate) fn create_file(&self, name: &str) -> Result<OpenFile, DiskError> {
+        self.hold()?;
         let path = self.file_path(name);
         let file = uninterrupted(|| self.vfs.create(&path))
             .map_err(|error| DiskError::new(Operation::Create, &path, &error))?;
-        Ok(OpenFile { file, path })
+        let watch = self.watch.clone();
+        Ok(OpenFile { file, path, watch })
     }
 
     pub(crate) fn remove(&self, name: &str) -> Result<(), DiskError> {
@@ -202,6 +251,7 @@ impl Directory {
     }
 
     pub(crate) fn link(&self, from: &str, to: &str) -> Result<(), DiskError> {
+        self.hold()?;
         let (original, link) = (self.file_path(from), self.file_path(to));
         uninterrupted(|| self.vfs.hard_link(&original, &link))
             .map_err(|error| DiskError::new(Operation::Link, &link, &error))
@@ -258,8 +308,10 @@ pub(crate) enum PublishError {
 #[derive(Debug)]
 pub(crate) struct Ownership {
     pub(crate) manifest: Manifest,
-    /// Held open, so that the identity of the file cannot be given to another.
-    _file: OpenFile,
+    /// Held open, so that the identity of the file cannot be given to another. `None` while the
+    /// journal is parked: nothing is acknowledged then.
+    #[allow(dead_code, reason = "held for its identity")]
+    file: Option<OpenFile>,
     path: PathBuf,
     identity: FileId,
 }
@@ -293,8 +345,14 @@ impl Ownership {
         };
         // IMPORTANT: this also makes the names of the files durable that the manifest lists (W6).
         directory.sync().map_err(PublishError::Sync)?;
+        // The listing below needs a handle, and is too late to fail for the lack of one.
+        let spare = uninterrupted(|| directory.vfs.open_dir(&directory.path));
+        let spare = spare.map_err(|error| {
+            let _ = directory.remove(&temporary);
+            PublishError::Disk(DiskError::new(Operation::Open, &directory.path, &error))
+        })?;
         match directory.link(&temporary, &name) {
-            Ok(()) => {}
+            Ok(()) => drop(spare),
             Err(error) => {
                 let _ = directory.remove(&temporary);
                 // NotFound: a new owner swept the temp file, since its epoch is below the new one.
@@ -321,10 +379,41 @@ impl Ownership {
         let _ = directory.remove(&temporary);
         Ok(Ownership {
             manifest,
-            _file: file,
+            file: Some(file),
             path: directory.file_path(&name),
             identity,
         })
+    }
+
+    /// The same right with its file closed, for the time in which nothing is acknowledged.
+    pub(crate) fn parked(&self) -> Ownership {
+        Ownership {
+            manifest: self.manifest.clone(),
+            file: None,
+            path: self.path.clone(),
+            identity: self.identity,
+        }
+    }
+
+    /// The right of before, with its file open again; `None` if it has gone. The identity of a file
+    /// that was not held proves nothing by itself, so the contents count, and that no higher manifest
+    /// was published: every opening publishes one, which is removed only for a still higher one.
+    pub(crate) fn back(&self, directory: &Directory) -> Result<Option<Ownership>, DiskError> {
+        let name = names::manifest(self.manifest.number);
+        let Some(file) = directory.open_file(&name, Access::Read)? else {
+            return Ok(None);
+        };
+        let ours = file.identity()? == self.identity
+            && read_manifest(&file, self.manifest.number)?
+                == ManifestFound::Good(self.manifest.clone());
+        let higher = |(_, other): &(String, Name)| matches!(other, Name::Manifest(number) if *number > self.manifest.number);
+        if !ours || directory.names()?.iter().any(higher) {
+            return Ok(None);
+        }
+        Ok(Some(Ownership {
+            file: Some(file),
+            ..self.parked()
+        }))
     }
 
     /// Whether the name of the own manifest still leads to that very file (W12).

@@ -93,6 +93,11 @@ impl DiskError {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
         )
     }
+
+    /// Whether the process, or the system, has as many files open as it may.
+    pub fn is_out_of_handles(&self) -> bool {
+        self.code.is_some_and(crate::vfs::is_out_of_handles)
+    }
 }
 
 /// Why a journal stopped taking appends (P8, W10). The first cause is kept; only reopening ends it.
@@ -190,6 +195,13 @@ pub enum NotCommitted {
     /// The disk is full, found while space was prepared. Free some space and try again.
     #[error("no space for the next segment: {0}; free some space and try again")]
     StorageFull(DiskError),
+    /// The process has as many files open as it may: they could not be opened to write to. Close or
+    /// park some sessions, or raise the limit, and try again.
+    #[error("no file handle is left{}; park or close some sessions, or raise the limit", of_limit(*limit))]
+    TooManyHandles {
+        /// How many handles the process may have, where the system says so.
+        limit: Option<u64>,
+    },
     /// The next segment could not be prepared for another reason.
     #[error("the next segment could not be prepared: {0}")]
     Prepare(DiskError),
@@ -301,6 +313,11 @@ fn without_header(missing: &[(Lsn, Lsn)]) -> String {
     }
 }
 
+/// Who holds a lock, for people.
+fn held_by(holder: Option<&super::Holder>) -> String {
+    holder.map_or(String::new(), |holder| format!(", by {holder}"))
+}
+
 /// Why a journal could not be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -318,10 +335,12 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// Another process, or another handle of this one, has it open for writing.
-    #[error("{} is open for writing elsewhere; close it there or open it read-only", path.display())]
+    #[error("{} is open for writing elsewhere{}; close it there or open it read-only", path.display(), held_by(.holder.as_ref()))]
     Locked {
         /// The lock file.
         path: PathBuf,
+        /// Who holds it, if that can be told. The lock alone decides; this is for people.
+        holder: Option<super::Holder>,
     },
     /// The disk failed; nothing was decided from it (row 1).
     #[error("row 1: {0}; nothing was decided from it")]
@@ -369,9 +388,21 @@ pub enum OpenError {
     /// A sync failed while opening; what was published counts, the rest does not. Open it again.
     #[error("a sync failed while opening: {0}; open it again")]
     Sync(DiskError),
+    /// Who was told of the progress ended it. What was on disk counts as before.
+    #[error("opening {} was ended while it was reading", path.display())]
+    Aborted {
+        /// The directory.
+        path: PathBuf,
+    },
     /// The disk is full. Read-only opening needs no space.
     #[error("no space to open for writing: {0}; free some space, or open it read-only")]
     StorageFull(DiskError),
+    /// The process has as many files open as it may. Close or park some sessions, or raise the limit.
+    #[error("no file handle is left{}; park or close some sessions, or raise the limit", of_limit(*limit))]
+    TooManyHandles {
+        /// How many handles the process may have, where the system says so.
+        limit: Option<u64>,
+    },
     /// The first group of the opening was not committed or is unknown.
     #[error("the opening fence was not committed: {0}")]
     Fence(AppendError),
@@ -394,6 +425,29 @@ pub enum OpenError {
     /// The system gave no random bytes for the id of a new log.
     #[error("the system gave no random bytes")]
     NoRandomness,
+}
+
+impl OpenError {
+    /// Tells the want of handles from other failures of the disk.
+    pub(crate) fn of_handles(self) -> OpenError {
+        match self {
+            OpenError::Disk(error) | OpenError::Sync(error) if error.is_out_of_handles() => {
+                OpenError::TooManyHandles {
+                    limit: crate::vfs::handle_limit(),
+                }
+            }
+            OpenError::Fence(AppendError::NotCommitted(NotCommitted::TooManyHandles { limit })) => {
+                OpenError::TooManyHandles { limit }
+            }
+            other => other,
+        }
+    }
+}
+
+fn of_limit(limit: Option<u64>) -> String {
+    limit.map_or_else(String::new, |limit| {
+        format!(" of the {limit} of this process")
+    })
 }
 
 /// Why a record could not be read.

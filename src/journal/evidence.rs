@@ -14,6 +14,7 @@ use super::footer;
 use super::frame::{HEADER, LogId, Place};
 use super::manifest::{End, Manifest, ManifestFound, SegmentEntry};
 use super::names::{Name, SegmentName};
+use super::progress::Phase;
 use super::scan::{At, Window, last_nonzero, look, scan, search_headers};
 use super::segment::{
     BLOCK, CLAIM_LEN, FRAMES, HeaderFound, MAX_CAPACITY, SEAL, SLOTS, Seal, Slot, StaticHeader,
@@ -121,6 +122,10 @@ fn gather_active(
         (_, HeaderFound::Good(header)) => length.min(FRAMES.saturating_add(header.capacity)),
         _ => length,
     };
+    // The frames are read twice, and so is what lies behind them.
+    if limit > 0 {
+        file.watch.begin(Phase::Recovery, limit.saturating_mul(2));
+    }
     let slots = read_slots(file, &place)?;
     let seal = read_seal(file, &place)?;
     let mut window = Window::new(file.clone());
@@ -165,11 +170,19 @@ pub(crate) fn read_seal(file: &OpenFile, place: &Place) -> Result<Option<Seal>, 
     Ok(Seal::decode(&read_claim(file, SEAL)?, place))
 }
 
+pub(crate) fn read_slot(
+    file: &OpenFile,
+    place: &Place,
+    offset: u64,
+) -> Result<Option<Slot>, DiskError> {
+    Ok(Slot::decode(&read_claim(file, offset)?, place, offset))
+}
+
 /// The slots that are valid.
 pub(crate) fn read_slots(file: &OpenFile, place: &Place) -> Result<Vec<Slot>, DiskError> {
     let mut slots = Vec::new();
     for offset in SLOTS {
-        slots.extend(Slot::decode(&read_claim(file, offset)?, place, offset));
+        slots.extend(read_slot(file, place, offset)?);
     }
     Ok(slots)
 }

@@ -5,7 +5,7 @@
 //! [`Opening::begin`] writes the fence (with the first records, in one batch and one sync) and gives
 //! the [`Journal`]. [`Journal::append`] writes one batch, atomically, and returns when it is durable;
 //! those that append at the same time share a write and a sync. [`JournalView`] reads without a lock
-//! and without writing a byte.
+//! and without writing a byte. [`Follower`] and [`JournalFollower`] go on from replay to live.
 //!
 //! The rooms, in the order in which a record passes them: `record` is what the caller gives, `commit`
 //! the queue and who serves it, `group` the frames that wait, `writer` stamps, writes and syncs them,
@@ -24,19 +24,27 @@ mod directory;
 mod error;
 mod evidence;
 mod fault;
+mod follow;
 mod footer;
 mod frame;
 mod group;
+mod holder;
+mod inspect;
+mod lenient;
 mod manifest;
 mod names;
 mod opening;
 mod options;
+mod park;
 mod prepare;
+mod progress;
 mod reader;
 mod readonly;
 mod record;
 mod recovery;
+mod repair;
 mod report;
+mod rewrite;
 mod roll;
 mod salvage;
 mod scan;
@@ -51,6 +59,7 @@ mod workers;
 mod writer;
 
 use std::fmt;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,19 +70,27 @@ pub use error::{
     AppendError, CloseError, Damage, DiskError, Fault, FaultCause, NotCommitted, OpenError,
     Operation, ReadError,
 };
+pub use follow::{FollowError, Follower, JournalFollower, Polling};
 pub use frame::FrameKind;
+pub use inspect::{InspectError, InspectedFrame, Part, inspect};
+pub use lenient::UnreadableBlock;
 pub use names::SegmentName;
 pub use opening::Opening;
 pub use options::{JournalOptions, Owner};
+pub(crate) use progress::Watch;
+pub use progress::{Phase, Progress};
 pub use reader::{Entry, Position, Reader};
 pub use readonly::JournalView;
 pub use record::{NewRecord, OwnedRecord, Placed, PlacedRecords, Receipt};
+pub(crate) use repair::{CopyError, Repair};
+pub use repair::{Gap, RepairReport};
 pub use report::{Cut, Quarantine, RecoveryReport};
 pub(crate) use ticket::Sink;
 pub use ticket::{AppendTicket, Stalled};
 pub use workers::Workers;
 
 use crate::identity::SessionId;
+pub use crate::vfs::Holder;
 use crate::vfs::Vfs;
 use commit::{Core, WhenFull};
 use directory::Directory;
@@ -112,6 +129,8 @@ pub struct Health {
     pub waiting: Option<Duration>,
     /// How many batches wait for a group.
     pub queued: usize,
+    /// Whether it was closed.
+    pub closed: bool,
 }
 
 /// A journal that is open for writing. All methods may be called from many threads; appends are in
@@ -136,7 +155,9 @@ impl Journal {
         options: JournalOptions,
     ) -> Result<Opening, OpenError> {
         options.check()?;
-        let settled = settle(vfs, path, owner, Intent::Create, &options)?;
+        let watch = Watch::default();
+        let settled = settle(vfs, path, owner, Intent::Create, &options, &watch)
+            .map_err(OpenError::of_handles)?;
         Ok(Opening {
             settled,
             options,
@@ -156,8 +177,38 @@ impl Journal {
         owner: Owner,
         options: JournalOptions,
     ) -> Result<Opening, OpenError> {
+        Journal::open_watched(vfs, path, owner, options, &Watch::default())
+    }
+
+    /// The same, and tells how far it has come, at most about every 256 KiB. A `Break` ends it, at a
+    /// moment when nothing is half done: from the first change to the files that hold records until
+    /// the opening is settled, the answer is passed over.
+    ///
+    /// # Errors
+    /// As for [`Journal::open`], and [`OpenError::Aborted`].
+    pub fn open_with_progress(
+        vfs: Arc<dyn Vfs>,
+        path: &Path,
+        owner: Owner,
+        options: JournalOptions,
+        progress: impl FnMut(Progress) -> ControlFlow<()> + Send + 'static,
+    ) -> Result<Opening, OpenError> {
+        let watch = Watch::new(progress);
+        let opened = Journal::open_watched(vfs, path, owner, options, &watch);
+        watch.dismiss();
+        opened
+    }
+
+    pub(crate) fn open_watched(
+        vfs: Arc<dyn Vfs>,
+        path: &Path,
+        owner: Owner,
+        options: JournalOptions,
+        watch: &Watch,
+    ) -> Result<Opening, OpenError> {
         options.check()?;
-        let settled = settle(vfs, path, owner, Intent::Open, &options)?;
+        let settled = settle(vfs, path, owner, Intent::Open, &options, watch)
+            .map_err(OpenError::of_handles)?;
         Ok(Opening {
             settled,
             options,
@@ -266,6 +317,7 @@ impl Journal {
             lacking: self.core.preparer.lacking(),
             waiting: self.core.pulse.waiting(),
             queued: self.core.queued(),
+            closed: self.core.is_closed(),
         }
     }
 
@@ -274,6 +326,14 @@ impl Journal {
         let spans = self.spans.snapshot();
         let last = spans.last().map_or(Lsn::ZERO, |span| span.last);
         Reader::new(self.directory.clone(), spans, from, last).pinned(self.spans.pinned())
+    }
+
+    /// Follows from an Lsn on: every durable record, first those that are there, then each as it is
+    /// acknowledged, in order. Also over a fault and the close, which end it. Costs the commits
+    /// nothing as long as nobody waits.
+    pub fn follow(&self, from: Lsn) -> Follower {
+        let bell = self.core.bell.clone();
+        Follower::new(self.directory.clone(), self.spans.clone(), bell, from)
     }
 
     /// Reads the record at a position; `None` if none stands there.
@@ -293,7 +353,21 @@ impl Journal {
     /// # Errors
     /// A failed write or sync faults the journal.
     pub fn witness(&self) -> Result<(), AppendError> {
-        self.core.token().witness()
+        let outcome = self.core.token().witness();
+        self.core.tell_of_fault();
+        outcome
+    }
+
+    /// Closes the files of a journal that will be idle for a while, until it is used again: it holds
+    /// one file handle then, its lock, and stays the only writer. What was appended last is vouched
+    /// for first, as by [`Journal::witness`]. The next append opens the files again and checks that
+    /// they are the same; when that fails for want of handles, it is refused for certain
+    /// ([`NotCommitted::TooManyHandles`]). Reading opens the files by name meanwhile.
+    ///
+    /// # Errors
+    /// A failed write or sync faults the journal.
+    pub fn park(&self) -> Result<(), AppendError> {
+        self.core.park()
     }
 
     /// Closes: writes the clean slots and gives the lock back. Dropping a journal does not write
@@ -302,7 +376,6 @@ impl Journal {
     /// # Errors
     /// [`CloseError`]; the data is as safe as before.
     pub fn close(&self) -> Result<(), CloseError> {
-        self.core.shut();
-        self.core.token().close()
+        self.core.close()
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::commit::Core;
 use super::error::OpenError;
 use super::frame::FrameKind;
+use super::progress::Watch;
 use super::reader::Reader;
 use super::record::{NewRecord, Receipt, Unstamped};
 use super::recovery::Settled;
@@ -52,6 +53,11 @@ impl Opening {
         .pinned(vec![(self.settled.header.name, self.settled.file.clone())])
     }
 
+    /// The records are read next, from the first one on: `watch` counts them.
+    pub(crate) fn replay_begins(&self, watch: &Watch) {
+        watch.begin_replay(&self.settled.spans);
+    }
+
     /// With workers that are shared with other journals, or run by hand. Without this the journal
     /// has threads of its own, started on first use.
     pub fn workers(self, workers: Workers) -> Opening {
@@ -69,6 +75,8 @@ impl Opening {
         carry: Arc<dyn Carry>,
     ) -> Result<(Journal, Receipt), OpenError> {
         let directory = self.settled.directory.clone();
+        // Every name that was made so far and counts is durable.
+        directory.rest();
         let epoch = self.settled.report.epoch;
         let max_payload = self.settled.ownership.manifest.max_payload;
         let spans = Spans::new(
@@ -90,7 +98,7 @@ impl Opening {
         );
         let receipt = core
             .append(&mut batch, None, super::commit::WhenFull::Wait)
-            .map_err(OpenError::Fence)?;
+            .map_err(|error| OpenError::Fence(error).of_handles())?;
         let journal = Journal {
             core,
             directory,

@@ -16,7 +16,9 @@ use super::fault::FaultCell;
 use super::manifest::{End, Manifest, SegmentEntry};
 use super::names::SegmentName;
 use super::segment::StaticHeader;
+use super::spans::Spans;
 use crate::identity::SessionId;
+use crate::vfs::Access;
 
 /// The next segment: listed in the manifest and zeroed.
 #[derive(Debug)]
@@ -37,6 +39,22 @@ impl Right {
 
     fn current(&self) -> Arc<Ownership> {
         lock(&self.0).clone()
+    }
+
+    /// Closes the manifest: until [`Right::come_back`] nothing is acknowledged.
+    pub(crate) fn park(&self) {
+        let mut current = lock(&self.0);
+        *current = Arc::new(current.parked());
+    }
+
+    /// Opens the manifest again. Whether the right is still there.
+    pub(crate) fn come_back(&self, directory: &Directory) -> Result<bool, DiskError> {
+        let back = self.current().back(directory)?;
+        let holds = back.is_some();
+        if let Some(ownership) = back {
+            *lock(&self.0) = Arc::new(ownership);
+        }
+        Ok(holds)
     }
 
     /// Whether the name of the own manifest still leads to that very file. While a newer manifest of
@@ -62,6 +80,8 @@ enum Stage {
     Filling(Filling),
     Made(StaticHeader, OpenFile),
     Ready(Successor),
+    /// The same, with its file closed.
+    Parked(Successor),
 }
 
 #[derive(Debug)]
@@ -81,6 +101,7 @@ struct Work {
 pub(crate) struct Preparer {
     directory: Directory,
     fault: FaultCell,
+    spans: Spans,
     pub(crate) right: Right,
     work: Mutex<Work>,
     /// Why the last try failed. Apart from the work, so that it can be read while the disk works.
@@ -92,10 +113,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Preparer {
-    pub(crate) fn new(directory: Directory, ownership: Ownership, fault: FaultCell) -> Preparer {
+    pub(crate) fn new(
+        directory: Directory,
+        ownership: Ownership,
+        fault: FaultCell,
+        spans: Spans,
+    ) -> Preparer {
         Preparer {
             directory,
             fault,
+            spans,
             right: Right::new(ownership),
             work: Mutex::new(Work {
                 stage: Stage::Idle,
@@ -126,6 +153,16 @@ impl Preparer {
         loop {
             match std::mem::replace(&mut work.stage, Stage::Idle) {
                 Stage::Ready(successor) => return Ok(successor),
+                Stage::Parked(successor) => {
+                    let opened = self.open_again(&successor);
+                    work.stage = Stage::Parked(successor);
+                    let file = opened?;
+                    if let Stage::Parked(successor) =
+                        std::mem::replace(&mut work.stage, Stage::Idle)
+                    {
+                        return Ok(Successor { file, ..successor });
+                    }
+                }
                 Stage::Idle => work.stage = Stage::Wanted(header),
                 Stage::Wanted(wanted) if wanted.capacity < header.capacity => {
                     work.stage = Stage::Wanted(header);
@@ -146,6 +183,45 @@ impl Preparer {
         }
     }
 
+    /// Opens a successor that was parked. It is listed in a manifest of ours, so it is there.
+    fn open_again(&self, successor: &Successor) -> Result<OpenFile, NotCommitted> {
+        let name = successor.entry.name;
+        let file = self.directory.open_segment(&name, Access::Write);
+        file.map_err(definite)?
+            .ok_or_else(|| NotCommitted::Prepare(super::evidence::absent(&self.directory, &name)))
+    }
+
+    /// Closes all files. A successor that is not listed yet is given up, and made anew when it is
+    /// wanted again.
+    pub(crate) fn park(&self) {
+        let mut work = lock(&self.work);
+        match std::mem::replace(&mut work.stage, Stage::Idle) {
+            Stage::Filling(filling) => filling.abandon(&self.directory),
+            Stage::Made(header, _) => remove_unnamed(&self.directory, &header.name),
+            Stage::Ready(mut successor) => {
+                successor.file.close();
+                work.stage = Stage::Parked(successor);
+            }
+            parked @ Stage::Parked(_) => work.stage = parked,
+            Stage::Idle | Stage::Wanted(_) => {}
+        }
+        self.trim(&mut work);
+        self.right.park();
+        self.directory.rest();
+    }
+
+    /// Cuts what lies behind the ends of sealed segments. Nothing that changes evidence follows a
+    /// fault (W10). A trim needs no order and no sync: behind the end there are only zeros.
+    fn trim(&self, work: &mut Work) {
+        for (file, length) in work.trims.drain(..) {
+            if self.fault.get().is_none()
+                && let Err(error) = file.set_len(length)
+            {
+                tracing::debug!(%error, "a sealed segment could not be trimmed");
+            }
+        }
+    }
+
     /// A segment was sealed: the next manifest names its end, and what lies behind it can go.
     pub(crate) fn sealed(&self, name: SegmentName, end: End, file: OpenFile, trim: Option<u64>) {
         let mut work = lock(&self.work);
@@ -155,7 +231,7 @@ impl Preparer {
 
     /// Whether a segment is listed and not used yet.
     pub(crate) fn has_successor(&self) -> bool {
-        matches!(lock(&self.work).stage, Stage::Ready(_))
+        matches!(lock(&self.work).stage, Stage::Ready(_) | Stage::Parked(_))
     }
 
     /// Why the last try to prepare a segment failed, if it did.
@@ -175,6 +251,7 @@ impl Preparer {
                 other => work.stage = other,
             }
         }
+        self.directory.rest();
     }
 
     /// One step aside, at a pace that stays ahead of the commits: `used` is the share of the active
@@ -184,17 +261,11 @@ impl Preparer {
         if work.stopped {
             return None;
         }
-        if let Some((file, length)) = work.trims.pop() {
-            // Nothing that changes evidence follows a fault (W10). The trim needs no order and no
-            // sync: behind the end there are only zeros.
-            if self.fault.get().is_none()
-                && let Err(error) = file.set_len(length)
-            {
-                tracing::debug!(%error, "a sealed segment could not be trimmed");
-            }
+        if !work.trims.is_empty() {
+            self.trim(&mut work);
             return Some(Duration::ZERO);
         }
-        if matches!(work.stage, Stage::Idle | Stage::Ready(_)) {
+        if matches!(work.stage, Stage::Idle | Stage::Ready(_) | Stage::Parked(_)) {
             return None;
         }
         let begun = Instant::now();
@@ -217,6 +288,10 @@ impl Preparer {
         }
         let stage = std::mem::replace(&mut work.stage, Stage::Idle);
         let next = self.advance(work, stage, piece, paced);
+        if next.is_err() && self.fault.get().is_none() {
+            // What was made was removed again: no name waits for being durable.
+            self.directory.rest();
+        }
         *lock(&self.lacking) = next.as_ref().err().cloned();
         work.stage = next?;
         Ok(())
@@ -230,7 +305,7 @@ impl Preparer {
         paced: bool,
     ) -> Result<Stage, NotCommitted> {
         match stage {
-            Stage::Idle | Stage::Ready(_) => Ok(stage),
+            Stage::Idle | Stage::Ready(_) | Stage::Parked(_) => Ok(stage),
             Stage::Wanted(header) => Filling::begin(&self.directory, header)
                 .map(Stage::Filling)
                 .map_err(|error| self.not_made(error, &header.name)),
@@ -261,6 +336,8 @@ impl Preparer {
         header: StaticHeader,
         file: OpenFile,
     ) -> Result<Successor, NotCommitted> {
+        // The files of those that the manifest ends are not held longer than it takes.
+        self.trim(work);
         let before = self.right.current();
         let entry = SegmentEntry {
             name: header.name,
@@ -285,10 +362,14 @@ impl Preparer {
             Ok(ownership) => {
                 let ownership = Arc::new(ownership);
                 *lock(&self.right.0) = ownership.clone();
-                work.ends.clear();
+                // A new owner keeps what a manifest ends, so these need not be held any more.
+                let ends = std::mem::take(&mut work.ends);
+                self.spans
+                    .unpin(|name| ends.iter().any(|(ended, _)| ended == name));
                 if let Err(error) = ownership.remove_older(&self.directory) {
                     tracing::warn!(%error, "an older manifest could not be removed; the next opening does it");
                 }
+                self.directory.rest();
                 Ok(Successor {
                     entry,
                     header,
@@ -353,9 +434,12 @@ impl Work {
 /// The share of the active segment at which the next one shall be ready.
 const READY_AT: f64 = 0.8;
 
-fn definite(error: DiskError) -> NotCommitted {
-    match error.is_full() {
-        true => NotCommitted::StorageFull(error),
-        false => NotCommitted::Prepare(error),
+pub(super) fn definite(error: DiskError) -> NotCommitted {
+    match error {
+        full if full.is_full() => NotCommitted::StorageFull(full),
+        lacking if lacking.is_out_of_handles() => NotCommitted::TooManyHandles {
+            limit: crate::vfs::handle_limit(),
+        },
+        other => NotCommitted::Prepare(other),
     }
 }

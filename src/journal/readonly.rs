@@ -1,6 +1,7 @@
 //! Opening for reading: the same decision without the action. It writes nothing, needs no free
 //! space and no lock, and opens damaged journals as far as their bytes go (P6, P9).
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,12 +12,13 @@ use super::evidence::{Depth, gather};
 use super::footer;
 use super::manifest::End;
 use super::names::{QUARANTINE, SegmentName};
+use super::progress::{Progress, Watch};
 use super::reader::{Position, Reader, read_at};
 use super::recovery::{foreign, newer};
 use super::report::{Cut, Quarantine, RecoveryReport};
 use super::salvage::salvage;
 use super::spans::Span;
-use super::{Entry, Lsn, Owner, ReadError};
+use super::{Entry, JournalFollower, Lsn, Owner, ReadError};
 use crate::identity::SessionId;
 use crate::vfs::{Access, Vfs};
 
@@ -42,16 +44,56 @@ impl JournalView {
     /// [`OpenError::NotFound`], [`OpenError::Disk`], [`OpenError::NewerFormat`],
     /// [`OpenError::ForeignLog`]. Damage is not an error here: see [`JournalView::damage`].
     pub fn open(vfs: Arc<dyn Vfs>, path: &Path) -> Result<JournalView, OpenError> {
-        let directory = Directory::open(vfs, path).map_err(|error| match error.kind {
+        JournalView::open_watched(vfs, path, &Watch::default())
+    }
+
+    /// The same, and tells how far it has come, at most about every 256 KiB; a `Break` ends it.
+    ///
+    /// # Errors
+    /// As for [`JournalView::open`], and [`OpenError::Aborted`].
+    pub fn open_with_progress(
+        vfs: Arc<dyn Vfs>,
+        path: &Path,
+        progress: impl FnMut(Progress) -> ControlFlow<()> + Send + 'static,
+    ) -> Result<JournalView, OpenError> {
+        let watch = Watch::new(progress);
+        let opened = JournalView::open_watched(vfs, path, &watch);
+        watch.dismiss();
+        opened
+    }
+
+    pub(crate) fn open_watched(
+        vfs: Arc<dyn Vfs>,
+        path: &Path,
+        watch: &Watch,
+    ) -> Result<JournalView, OpenError> {
+        let opened = JournalView::decided(vfs, path, watch);
+        watch.outcome(path, opened)
+    }
+
+    /// The records are read next, from the first one on: `watch` counts them.
+    pub(crate) fn replay_begins(&self, watch: &Watch) {
+        watch.begin_replay(&self.spans);
+    }
+
+    /// Its directory, and the segments that it reads.
+    pub(crate) fn parts(&self) -> (&Directory, &[Span]) {
+        (&self.directory, &self.spans)
+    }
+
+    fn decided(vfs: Arc<dyn Vfs>, path: &Path, watch: &Watch) -> Result<JournalView, OpenError> {
+        let directory = Directory::open_to_read(vfs, path).map_err(|error| match error.kind {
             std::io::ErrorKind::NotFound => OpenError::NotFound {
                 path: path.to_owned(),
             },
-            _ => OpenError::Disk(error),
+            _ => OpenError::Disk(error).of_handles(),
         })?;
+        let directory = directory.watched(watch.clone());
         let mut attempt = 0;
         loop {
             attempt += 1;
-            let evidence = gather(&directory, Depth::Frames).map_err(OpenError::Disk)?;
+            let evidence = gather(&directory, Depth::Frames)
+                .map_err(|error| OpenError::Disk(error).of_handles())?;
             let manifest = match &evidence.manifest {
                 ManifestEvidence::Good(manifest) => Some(manifest.clone()),
                 _ => None,
@@ -189,6 +231,11 @@ impl JournalView {
             self.report.watermark,
         )
         .pinned(self.pinned.clone())
+    }
+
+    /// Follows from an Lsn on, while another process writes: what becomes proven, by polling.
+    pub fn follow(&self, from: Lsn) -> JournalFollower {
+        JournalFollower::new(self.directory.clone(), from)
     }
 
     /// The first Lsn of the last segment that holds records: reading from here reads the tail only.

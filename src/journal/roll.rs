@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::Lsn;
 use super::error::{CloseError, FaultCause, NotCommitted};
 use super::footer::Footer;
 use super::manifest::End;
@@ -33,6 +34,7 @@ impl Writer {
         self.position = FRAMES;
         self.count = 0;
         self.slot = 0;
+        self.vouched = Lsn::ZERO;
         self.asked = false;
         self.hurried = self.begun.elapsed() < HURRY;
         self.begun = Instant::now();
@@ -80,7 +82,16 @@ impl Writer {
         if self.lock.is_none() {
             return Ok(());
         }
-        let outcome = self.close_cleanly();
+        let outcome = match self.come_back() {
+            Ok(()) => self.close_cleanly(),
+            Err(NotCommitted::Faulted(fault)) => Err(CloseError::Faulted(fault)),
+            // The slot of the park vouches for the last record already.
+            Err(reason) => {
+                tracing::warn!(%reason, "a parked journal was closed without a clean mark");
+                self.preparer.stop();
+                Ok(())
+            }
+        };
         self.lock = None;
         outcome
     }

@@ -73,6 +73,17 @@ impl Spans {
         table.spans.last().map_or(Lsn::ZERO, |span| span.last)
     }
 
+    /// The segment that holds a record, with its file if that is held open; `None` if the record is
+    /// not there yet.
+    pub(crate) fn covering(&self, lsn: Lsn) -> Option<(Span, Option<OpenFile>)> {
+        let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let index = table.spans.partition_point(|span| span.last < lsn);
+        let span = *table.spans.get(index)?;
+        let name = span.entry.name;
+        let held = table.pinned.iter().find(|(held, _)| *held == name);
+        Some((span, held.map(|(_, file)| file.clone())))
+    }
+
     /// The share of the active segment that is used, from 0 to 1.
     pub(crate) fn used(&self) -> f64 {
         let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
@@ -87,6 +98,18 @@ impl Spans {
             active.end = end;
             active.last = last;
         }
+    }
+
+    /// Manifests name the ends of these now: nobody replaces them any more.
+    pub(crate) fn unpin(&self, finished: impl Fn(&SegmentName) -> bool) {
+        let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        table.pinned.retain(|(name, _)| !finished(name));
+    }
+
+    /// The active file, opened again.
+    pub(crate) fn pin(&self, name: SegmentName, file: OpenFile) {
+        let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        table.pinned.push((name, file));
     }
 
     /// Adds the next active segment. The one before it is sealed, but only the next manifest names

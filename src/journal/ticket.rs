@@ -150,7 +150,8 @@ impl AppendTicket {
     /// # Errors
     /// [`Stalled`] when the time is over, with the ticket.
     pub fn wait_for(mut self, limit: Duration) -> Result<Result<Receipt, AppendError>, Stalled> {
-        match self.until(Some(Instant::now() + limit)) {
+        // A limit beyond what the clock can count is none.
+        match self.until(Instant::now().checked_add(limit)) {
             Some(outcome) => Ok(outcome),
             None => Err(Stalled {
                 waited: limit,

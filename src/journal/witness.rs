@@ -53,6 +53,9 @@ impl Witness {
             }
             Quiet::Watching(at) => {
                 let mut writer = token();
+                if writer.parked.is_some() {
+                    return None;
+                }
                 match writer.last == at && writer.write_slot(false).is_ok() {
                     true => (Quiet::Written(at), Some(IDLE)),
                     // Faulted, closed, or there is a new group.
@@ -64,6 +67,9 @@ impl Witness {
             }
             Quiet::Written(at) => {
                 let mut writer = token();
+                if writer.parked.is_some() {
+                    return None;
+                }
                 match writer.last == at && writer.sync_slot().is_ok() {
                     // The token is held, so no group comes in between.
                     true => {
@@ -79,6 +85,11 @@ impl Witness {
         };
         self.set(next);
         again
+    }
+
+    /// The slot of the last record was synced.
+    pub(super) fn rest(&self) {
+        self.set(Quiet::Idle);
     }
 
     fn set(&self, next: Quiet) {
@@ -119,10 +130,15 @@ impl Writer {
         self.check_writable()?;
         self.file
             .sync()
-            .map_err(|error| AppendError::Unknown(self.poison(FaultCause::Sync(error))))
+            .map_err(|error| AppendError::Unknown(self.poison(FaultCause::Sync(error))))?;
+        // After a roll the file has no slot yet.
+        if self.slot > 0 {
+            self.vouched = self.last;
+        }
+        Ok(())
     }
 
-    fn check_writable(&self) -> Result<(), NotCommitted> {
+    pub(super) fn check_writable(&self) -> Result<(), NotCommitted> {
         if let Some(fault) = self.fault.get() {
             return Err(NotCommitted::Faulted(fault.clone()));
         }
@@ -134,6 +150,9 @@ impl Writer {
 
     /// Vouches for the last group now: a slot, synced.
     pub(crate) fn witness(&mut self) -> Result<(), AppendError> {
+        if self.vouched == self.last {
+            return Ok(self.check_writable()?);
+        }
         self.write_slot(false)?;
         self.sync_slot()
     }

@@ -135,6 +135,11 @@ impl Workers {
         self.0.0.kind == Kind::Nothing
     }
 
+    /// Whether what is done aside depends on the clock.
+    pub(crate) fn have_time(&self) -> bool {
+        self.0.0.kind == Kind::All
+    }
+
     /// Serves what is queued, unless there are threads for that.
     pub(crate) fn run_queued(&self) -> bool {
         self.is_manual() && self.0.0.serve_next()

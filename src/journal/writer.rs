@@ -13,6 +13,7 @@ use super::footer::Footer;
 use super::frame::{self, HEADER, Header, LogId, Place};
 use super::group::{Batch, Blank, Group};
 use super::names::SegmentName;
+use super::park::Parked;
 use super::prepare::Preparer;
 use super::record::{Placed, PlacedRecords, Receipt};
 use super::recovery::Settled;
@@ -86,6 +87,12 @@ pub(crate) struct Writer {
     pub(super) name: SegmentName,
     pub(super) capacity: u64,
     pub(super) file: OpenFile,
+    /// Whether the files are closed until the next use.
+    pub(super) parked: Option<Parked>,
+    /// Why the group in hand is refused: the files could not be opened again.
+    pub(super) away: Option<NotCommitted>,
+    /// The last Lsn for which a slot of the active segment was written and synced.
+    pub(super) vouched: Lsn,
     /// Where the next frame goes.
     pub(super) position: u64,
     /// The last durable Lsn: the watermark of the next group.
@@ -121,6 +128,8 @@ impl Writer {
         let active = settled.spans.last();
         let fault = FaultCell::default();
         let manifest = &settled.ownership.manifest;
+        let mut footer = settled.footer;
+        footer.reserve(settled.header.capacity);
         Writer {
             log: manifest.log,
             epoch: manifest.epoch,
@@ -133,13 +142,17 @@ impl Writer {
             position: active.map_or(FRAMES, |span| span.end),
             last: active.map_or(Lsn::ZERO, |span| span.last),
             count: settled.count,
-            footer: settled.footer,
+            footer,
             tails: settled.tails,
             file: settled.file,
+            parked: None,
+            away: None,
+            vouched: Lsn::ZERO,
             preparer: Arc::new(Preparer::new(
                 settled.directory.clone(),
                 settled.ownership,
                 fault.clone(),
+                spans.clone(),
             )),
             directory: settled.directory,
             lock: Some(settled.lock),
@@ -172,6 +185,7 @@ impl Writer {
     /// are settled in their order.
     pub(crate) fn commit(&mut self, group: &mut Group, settled: &mut dyn FnMut(Settle, Outcome)) {
         let mut at = At::default();
+        self.away = self.come_back().err();
         while at.batch < group.batches.len() {
             let first = at.batch;
             self.stamp_part(group, &mut at);
@@ -230,6 +244,9 @@ impl Writer {
         }
         if self.lock.is_none() {
             return Err(NotCommitted::Closed);
+        }
+        if let Some(reason) = &self.away {
+            return Err(reason.clone());
         }
         let Some((first, expected)) = first.zip(batch.expected) else {
             return Ok(());
@@ -405,9 +422,10 @@ impl Writer {
     }
 
     /// The next segment, when it is time to prepare it and it was not asked for yet: when the active
-    /// one is half full (W9), or earlier when they fill fast.
-    pub(super) fn wants_successor(&mut self) -> Option<StaticHeader> {
-        let due = !self.asked && (self.hurried || self.position - FRAMES > self.capacity / 2);
+    /// one is half full (W9), or earlier when they fill fast, where time counts.
+    pub(super) fn wants_successor(&mut self, timed: bool) -> Option<StaticHeader> {
+        let hurried = timed && self.hurried;
+        let due = !self.asked && (hurried || self.position - FRAMES > self.capacity / 2);
         self.asked |= due;
         due.then(|| self.successor(0))
     }

@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -122,6 +123,17 @@ impl<T> Drop for Promise<T> {
     }
 }
 
+/// There was no answer in the time that the caller wanted to wait. What was submitted goes on, and
+/// its outcome is not decided yet: the ticket can be waited for again, or awaited.
+#[derive(Debug, thiserror::Error)]
+#[error("there was no answer for {waited:?}; what was submitted goes on")]
+pub struct Stalled<T> {
+    /// For how long it was waited.
+    pub waited: Duration,
+    /// Still good.
+    pub ticket: Ticket<T>,
+}
+
 /// The outcome of something that was submitted. It can be awaited or waited for; dropping it changes
 /// nothing else.
 #[derive(Debug)]
@@ -146,20 +158,45 @@ impl<T> Ticket<T> {
     /// # Errors
     /// [`IoThreadGone`]: the outcome is unknown.
     pub fn wait(self) -> Result<T, IoThreadGone> {
+        self.until(None).unwrap_or(Err(IoThreadGone))
+    }
+
+    /// The same, but gives up waiting after a time: never what was submitted, which goes on. No
+    /// outcome is invented while the disk owes an answer.
+    ///
+    /// # Errors
+    /// [`Stalled`] when the time is over, with the ticket.
+    pub fn wait_for(self, limit: Duration) -> Result<Result<T, IoThreadGone>, Stalled<T>> {
+        // A limit beyond what the clock can count is none.
+        match self.until(Instant::now().checked_add(limit)) {
+            Some(outcome) => Ok(outcome),
+            None => Err(Stalled {
+                waited: limit,
+                ticket: self,
+            }),
+        }
+    }
+
+    fn until(&self, deadline: Option<Instant>) -> Option<Result<T, IoThreadGone>> {
         let mut state = lock(&self.0.state);
         loop {
             match std::mem::replace(&mut *state, State::Gone) {
-                State::Done(value) => return Ok(value),
-                State::Gone => return Err(IoThreadGone),
-                waiting @ State::Waiting(_) => {
-                    *state = waiting;
-                    state = self
-                        .0
-                        .ready
-                        .wait(state)
-                        .unwrap_or_else(PoisonError::into_inner);
-                }
+                State::Done(value) => return Some(Ok(value)),
+                State::Gone => return Some(Err(IoThreadGone)),
+                waiting @ State::Waiting(_) => *state = waiting,
             }
+            let ready = &self.0.ready;
+            state = match deadline {
+                None => ready.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return None;
+                    }
+                    let waited = ready.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
         }
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::identity::SessionId;
 use crate::journal::{
-    AppendError, CloseError, Entry, Fault, FrameKind, Journal, JournalView, Lsn, NotCommitted,
-    OwnedRecord, Position, ReadError, Seq, Sink,
+    AppendError, CloseError, Entry, Fault, FrameKind, Health, Journal, JournalView, Lsn,
+    NotCommitted, OwnedRecord, Position, ReadError, Seq, Sink,
 };
 
 /// The records of one session.
@@ -32,6 +32,10 @@ pub(super) trait Log: Debug + Send + Sync {
     fn fault(&self) -> Option<Fault>;
     /// Vouches for the last record outside its block.
     fn witness(&self) -> Result<(), AppendError>;
+    /// Closes the files of an idle log until it is used again.
+    fn park(&self) -> Result<(), AppendError>;
+    /// How the log is; never waits for the disk. `None` if it is open for reading only.
+    fn health(&self) -> Option<Health>;
     /// Closes the log.
     fn close(&self) -> Result<(), CloseError>;
 }
@@ -90,6 +94,14 @@ impl Log for OwnJournal {
         self.journal.witness()
     }
 
+    fn park(&self) -> Result<(), AppendError> {
+        self.journal.park()
+    }
+
+    fn health(&self) -> Option<Health> {
+        Some(self.journal.health())
+    }
+
     fn close(&self) -> Result<(), CloseError> {
         self.journal.close()
     }
@@ -128,6 +140,14 @@ impl Log for ViewedJournal {
 
     fn witness(&self) -> Result<(), AppendError> {
         Err(NotCommitted::Closed.into())
+    }
+
+    fn park(&self) -> Result<(), AppendError> {
+        Err(NotCommitted::Closed.into())
+    }
+
+    fn health(&self) -> Option<Health> {
+        None
     }
 
     fn close(&self) -> Result<(), CloseError> {

@@ -12,11 +12,13 @@ mod companion;
 mod draft;
 mod error;
 mod flight;
+mod health;
 mod io;
 mod listing;
 mod log;
 mod open;
 mod options;
+mod repair;
 mod replay;
 mod root;
 mod session;
@@ -24,6 +26,7 @@ mod state;
 mod turn;
 
 use std::io::ErrorKind;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -33,10 +36,12 @@ pub use draft::{Draft, StepDraft};
 pub use error::{
     CommitError, OrderError, Refusal, ReplayError, SessionCloseError, SessionError, StoreError,
 };
-pub use io::{IoThreadGone, Ticket};
+pub use health::StoreHealth;
+pub use io::{IoThreadGone, Stalled, Ticket};
 pub use listing::{Listed, SessionEntry, SessionStatus, VerifyReport};
 pub use open::OpenReport;
 pub use options::{Layout, StoreOptions};
+pub use repair::RepairError;
 pub use replay::Replay;
 pub use session::{Mode, Session};
 pub use state::{HistoryItem, OpenTurn, PendingGate};
@@ -46,9 +51,10 @@ pub use turn::{Loop, LoopSpec, Turn};
 
 use crate::event::SessionStarted;
 use crate::identity::SessionId;
-use crate::journal::{DiskError, JournalView, OpenError, Operation};
+use crate::journal::{DiskError, JournalView, OpenError, Operation, Progress, Watch};
 use crate::vfs::sim::SimVfs;
 use crate::vfs::{RealVfs, Vfs};
+use health::OpenSessions;
 use io::IoThread;
 use open::Place;
 
@@ -102,6 +108,7 @@ struct Inner {
     dir: PathBuf,
     options: StoreOptions,
     io: Arc<IoThread>,
+    open: OpenSessions,
 }
 
 impl Store {
@@ -179,6 +186,7 @@ impl Store {
                 dir: dir.to_owned(),
                 options,
                 io: Arc::new(IoThread::default()),
+                open: OpenSessions::default(),
             }),
         }
     }
@@ -193,12 +201,13 @@ impl Store {
         self.inner.dir.join(SESSIONS).join(id.to_string())
     }
 
-    fn place<'a>(&'a self, path: &'a Path) -> Place<'a> {
+    fn place<'a>(&'a self, path: &'a Path, watch: Watch) -> Place<'a> {
         Place {
             vfs: &self.inner.vfs,
             path,
             options: &self.inner.options,
             io: &self.inner.io,
+            watch,
         }
     }
 
@@ -213,16 +222,17 @@ impl Store {
             None => SessionId::try_new().map_err(|error| SessionError::Prepare(error.into()))?,
         };
         let path = self.session_dir(id);
-        let place = self.place(&path);
+        let place = self.place(&path, Watch::default());
         // A directory that is there is a session, or half of one by somebody who was cut off: the
         // journal knows.
-        create_dir(&self.inner.vfs, &path)?;
+        create_dir(&self.inner.vfs, &path)
+            .map_err(|error| lacking(&error).unwrap_or(SessionError::Disk(error)))?;
         match open::create(&place, id, spec.started) {
             // Locked: somebody has it open, or is creating it at this moment.
             Err(SessionError::Journal(
                 OpenError::AlreadyExists { .. } | OpenError::Locked { .. },
             )) => Err(SessionError::AlreadyExists(id)),
-            created => created,
+            created => created.inspect(|session| self.inner.open.add(session)),
         }
     }
 
@@ -240,8 +250,32 @@ impl Store {
         id: SessionId,
         mode: Mode,
     ) -> Result<(Session, OpenReport), SessionError> {
+        self.open_watched(id, mode, Watch::default())
+    }
+
+    /// The same, and tells how far it has come: first what recovery reads of the active segment, then
+    /// the records that are folded; at most about every 256 KiB. A `Break` ends it at a moment when
+    /// nothing is half done.
+    ///
+    /// # Errors
+    /// As for [`Store::open_session`], and [`OpenError::Aborted`].
+    pub fn open_session_with_progress(
+        &self,
+        id: SessionId,
+        mode: Mode,
+        progress: impl FnMut(Progress) -> ControlFlow<()> + Send + 'static,
+    ) -> Result<(Session, OpenReport), SessionError> {
+        self.open_watched(id, mode, Watch::new(progress))
+    }
+
+    fn open_watched(
+        &self,
+        id: SessionId,
+        mode: Mode,
+        watch: Watch,
+    ) -> Result<(Session, OpenReport), SessionError> {
         let path = self.session_dir(id);
-        let place = self.place(&path);
+        let place = self.place(&path, watch);
         let opened = match mode {
             Mode::Write => open::open_for_writing(&place, id),
             Mode::Read => open::open_for_reading(&place, id),
@@ -250,7 +284,7 @@ impl Store {
             Err(SessionError::Journal(OpenError::NotFound { .. })) => {
                 Err(SessionError::NotFound(id))
             }
-            other => other,
+            other => other.inspect(|(session, _)| self.inner.open.add(session)),
         }
     }
 
@@ -274,6 +308,12 @@ impl Store {
     pub fn journal_view(&self, id: SessionId) -> Result<JournalView, OpenError> {
         JournalView::open(self.inner.vfs.clone(), &self.session_dir(id))
     }
+}
+
+/// The error that tells the want of handles.
+fn lacking(error: &DiskError) -> Option<SessionError> {
+    let lacking = OpenError::Disk(error.clone()).of_handles();
+    matches!(lacking, OpenError::TooManyHandles { .. }).then_some(SessionError::Journal(lacking))
 }
 
 /// Makes a directory, with its missing parents, and makes each name durable in its parent: a name

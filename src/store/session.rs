@@ -11,7 +11,7 @@ use super::state::{HistoryItem, OpenTurn, PendingGate, SessionState};
 use super::{CommitError, OrderError, Refusal, ReplayError, SessionCloseError};
 use crate::content::Message;
 use crate::identity::{AgentName, LoopId, SessionId};
-use crate::journal::{Fault, Seq};
+use crate::journal::{Fault, Health, Seq};
 
 /// How a session is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +65,8 @@ impl Session {
     }
 
     /// The same for async callers: it never blocks, and the commit runs to its end, also when the
-    /// ticket is dropped.
+    /// ticket is dropped. One that must not wait for longer than a deadline waits for the ticket with
+    /// [`Ticket::wait_for`]: that ends the waiting, never the commit.
     pub fn submit(&self, drafts: Vec<Draft>) -> Ticket<Result<Vec<Outcome>, CommitError>> {
         self.core.submit(drafts)
     }
@@ -193,6 +194,23 @@ impl Session {
     /// As for [`Session::commit`]: a failed write or sync faults the session.
     pub fn witness(&self) -> Result<(), Refusal> {
         self.core.witness()
+    }
+
+    /// Closes the files of a session that will be idle for a while, until it is used again: it holds
+    /// one file handle then, its lock, and stays the only writer. So a process can keep thousands of
+    /// sessions open. What was committed last is vouched for first, as by [`Session::witness`].
+    /// Commits open the files again by themselves.
+    ///
+    /// # Errors
+    /// As for [`Session::witness`].
+    pub fn park(&self) -> Result<(), Refusal> {
+        self.core.park()
+    }
+
+    /// How its log is; `None` if it is open for reading only. Never waits for the disk, so it can be
+    /// asked while a commit does not return.
+    pub fn health(&self) -> Option<Health> {
+        self.core.log.health()
     }
 
     /// Closes the session for all its handles: later commits are refused. Dropping the last handle

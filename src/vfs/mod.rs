@@ -5,6 +5,7 @@
 //! different calls ([`File::sync_data`] and [`Dir::sync`]), and every error is the bare
 //! [`io::Error`] of the system, so that the journal alone decides what it means.
 
+mod holder;
 #[cfg(any(unix, windows))]
 mod real;
 #[cfg(feature = "sim")]
@@ -24,8 +25,28 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use holder::Holder;
 #[cfg(any(unix, windows))]
 pub use real::RealVfs;
+
+/// How many handles this process may have, where the system says so.
+pub(crate) fn handle_limit() -> Option<u64> {
+    #[cfg(unix)]
+    return rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    #[cfg(not(unix))]
+    None
+}
+
+/// Whether the system's number of an error says that no handle is left.
+pub(crate) fn is_out_of_handles(code: i32) -> bool {
+    #[cfg(unix)]
+    let codes =
+        [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE].map(rustix::io::Errno::raw_os_error);
+    // ERROR_TOO_MANY_OPEN_FILES
+    #[cfg(not(unix))]
+    let codes = [4];
+    codes.contains(&code)
+}
 
 /// The identity of a file on its disk (device and inode): two names that lead to the same file
 /// have the same identity, and a file made later under the same name has another one as long as
@@ -84,6 +105,10 @@ pub trait Vfs: Debug + Send + Sync + 'static {
     /// `None` if somebody else holds it (also another handle of this process). The lock ends when
     /// the value is dropped or the process dies.
     fn try_lock(&self, path: &Path) -> io::Result<Option<Box<dyn Lock>>>;
+    /// The process that uses this file system: what those are told who find a lock taken.
+    fn holder(&self) -> Holder {
+        Holder::this_process()
+    }
 }
 
 /// An open file.

@@ -77,6 +77,11 @@ pub fn append(journal: &Journal, payloads: &[Vec<u8>]) -> Result<Receipt, Append
     journal.append(&records, None)
 }
 
+/// Appends a record that must be committed.
+pub fn put(journal: &Journal, payload: Vec<u8>) {
+    assert_eq!(append(journal, &[payload]).unwrap().records.len(), 1);
+}
+
 /// The records (not the fences) that a reader gives; any error fails the test.
 pub fn records(
     entries: impl Iterator<Item = Result<Entry, stepwell::journal::ReadError>>,

@@ -30,6 +30,8 @@ pub enum FaultKind {
     Edquot,
     /// The call fails with EROFS and does nothing.
     Erofs,
+    /// A call that takes a handle fails with EMFILE and does nothing.
+    Emfile,
     /// The call fails with EINTR and does nothing.
     Eintr,
     /// A read gives no more than this number of bytes.
@@ -67,6 +69,14 @@ impl FaultKind {
             | FaultKind::Erofs
             | FaultKind::Eintr
             | FaultKind::Crash(_) => true,
+            FaultKind::Emfile => matches!(
+                op,
+                Op::Open { .. }
+                    | Op::OpenDir { .. }
+                    | Op::Create { .. }
+                    | Op::List { .. }
+                    | Op::TryLock { .. }
+            ),
             FaultKind::ShortRead(_) => matches!(op, Op::Read { .. }),
             FaultKind::ShortWrite(_) | FaultKind::FailedWrite(_) => matches!(op, Op::Write { .. }),
             FaultKind::SyncKept(_) | FaultKind::SyncReverted(_) | FaultKind::SyncLate(_) => {
@@ -84,6 +94,7 @@ impl FaultKind {
             FaultKind::Enospc => Some(enospc()),
             FaultKind::Edquot => Some(edquot()),
             FaultKind::Erofs => Some(erofs()),
+            FaultKind::Emfile => Some(emfile()),
             FaultKind::Eintr => Some(io::Error::from(io::ErrorKind::Interrupted)),
             _ => None,
         }
@@ -160,6 +171,7 @@ impl Errno {
     const ROFS: Errno = Errno;
     const BADF: Errno = Errno;
     const PERM: Errno = Errno;
+    const MFILE: Errno = Errno;
 }
 
 #[cfg(not(unix))]
@@ -181,6 +193,10 @@ fn edquot() -> io::Error {
 
 fn erofs() -> io::Error {
     system(Errno::ROFS, io::ErrorKind::ReadOnlyFilesystem)
+}
+
+fn emfile() -> io::Error {
+    system(Errno::MFILE, io::ErrorKind::Other)
 }
 
 pub(super) fn ebadf() -> io::Error {
