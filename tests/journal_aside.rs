@@ -170,7 +170,7 @@ fn an_overtaken_journal_prepares_and_acknowledges_nothing_more() {
             workers.run_one();
         }
         let new_process = disk.new_process();
-        new_process.break_lock(&dir().join("LOCK")).unwrap();
+        new_process.break_lock(dir().join("LOCK")).unwrap();
         let opening = open(&new_process, &options(0)).unwrap();
         let new = begin(opening).unwrap();
         put(&new, payload(9, 100));

@@ -172,7 +172,7 @@ impl Log {
 
     fn files(&self) -> Vec<(PathBuf, u64)> {
         let mut files = self.disk.files();
-        files.retain(|(path, _)| !path.ends_with("LOCK"));
+        files.retain(|(path, _)| !path.ends_with("LOCK") && !path.ends_with("HOLDER"));
         files
     }
 

@@ -1026,3 +1026,41 @@ fn large_files_and_many_snapshots_are_quick() {
         start.elapsed()
     );
 }
+
+#[test]
+fn a_slow_sync_returns_when_it_is_let_go() {
+    let disk = SimVfs::new();
+    let file = disk.create(p("/f")).unwrap();
+    file.write_at(b"abc", 0).unwrap();
+    let stall = disk.stall(|op| matches!(op, Op::SyncData { .. }));
+    let slow = std::thread::spawn(move || file.sync_data());
+    assert!(stall.wait_for(1, std::time::Duration::from_secs(20)));
+    assert_eq!(stall.waiting(), 1);
+    assert_eq!(
+        disk.read_durable("/f").unwrap(),
+        b"",
+        "nothing happened yet"
+    );
+    assert!(!slow.is_finished());
+    disk.identity(p("/f")).unwrap();
+    drop(stall);
+    slow.join().unwrap().unwrap();
+    assert_eq!(disk.read_durable("/f").unwrap(), b"abc");
+}
+
+#[test]
+fn a_sync_that_never_returns_ends_with_its_process() {
+    let disk = SimVfs::new();
+    let mine = disk.new_process();
+    let file = mine.create(p("/f")).unwrap();
+    file.write_at(b"abc", 0).unwrap();
+    let stall = disk.stall(Op::is_sync);
+    let stuck = std::thread::spawn(move || file.sync_data());
+    assert!(stall.wait_for(1, std::time::Duration::from_secs(20)));
+    mine.kill();
+    let error = stuck.join().unwrap().unwrap_err();
+    assert!(SimVfs::is_crashed(&error));
+    assert_eq!(stall.waiting(), 0);
+    assert_eq!(disk.read_durable("/f").unwrap(), b"");
+    assert!(!stall.wait_for(1, std::time::Duration::from_millis(5)));
+}

@@ -23,6 +23,10 @@ pub(crate) enum Command {
     History(HistoryArgs),
     /// Read everything and say what is damaged.
     Verify(VerifyArgs),
+    /// Copy what is intact of a session to a new store, and say what is lost.
+    Repair(RepairArgs),
+    /// Show what stands in a file of a journal, also a damaged one.
+    Inspect(InspectArgs),
     /// Print every record of a session's log, one JSON object each.
     Dump(DumpArgs),
     /// Kill a working agent again and again, and check that nothing acknowledged is lost.
@@ -74,6 +78,41 @@ pub(crate) struct VerifyArgs {
     pub(crate) json: bool,
 }
 
+/// Of `repair`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RepairArgs {
+    /// The store's directory; it is only read.
+    pub(crate) dir: PathBuf,
+    /// The session's id, or the beginning of it.
+    pub(crate) session: String,
+    /// A new or empty directory for the new store.
+    #[arg(long, value_name = "NEWDIR")]
+    pub(crate) to: PathBuf,
+    /// Go on although acknowledged records cannot be read; gaps stand for them.
+    #[arg(long)]
+    pub(crate) accept_loss: bool,
+    /// One JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Of `inspect`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct InspectArgs {
+    /// A manifest, a segment, a footer or a quarantined file.
+    pub(crate) file: PathBuf,
+    /// A manifest of the same journal, for a segment whose header is damaged.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) manifest: Option<PathBuf>,
+    /// Show the first bytes of each payload too; 256 unless told.
+    #[arg(long, value_name = "BYTES", num_args = 0..=1, default_missing_value = "256")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub(crate) payload: Option<u32>,
+    /// One JSON object per line.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// Of `dump`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DumpArgs {
@@ -114,6 +153,10 @@ pub(crate) struct BenchArgs {
     /// How many threads append at the same time.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) writers: u16,
+
+    /// The writers are tasks of an async runtime instead of threads
+    #[arg(long)]
+    pub(crate) tasks: bool,
     /// Bytes of a record.
     #[arg(long, value_name = "B", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub(crate) size: u32,
@@ -121,11 +164,11 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds)]
     pub(crate) seconds: f64,
     /// Measure reading a journal of so many mebibytes instead.
-    #[arg(long, value_name = "MIB", conflicts_with_all = ["writers", "size", "seconds", "open"])]
+    #[arg(long, value_name = "MIB", conflicts_with_all = ["writers", "tasks", "size", "seconds", "open"])]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) replay: Option<u32>,
     /// Measure opening a journal of so many mebibytes instead.
-    #[arg(long, value_name = "MIB", conflicts_with_all = ["writers", "size", "seconds"])]
+    #[arg(long, value_name = "MIB", conflicts_with_all = ["writers", "tasks", "size", "seconds"])]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) open: Option<u32>,
     /// One JSON object per line; the last one sums up.

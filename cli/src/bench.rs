@@ -37,6 +37,9 @@ pub(crate) enum BenchError {
         /// What the system said.
         error: io::Error,
     },
+    /// The async runtime could not be made.
+    #[error("the async runtime of the measurement: {0}")]
+    Runtime(io::Error),
     /// The journal could not be opened.
     #[error("the journal of the measurement: {0}")]
     Open(#[from] OpenError),

@@ -4,8 +4,8 @@ use std::io;
 use std::path::PathBuf;
 
 use stepwell::identity::SessionId;
-use stepwell::journal::OpenError;
-use stepwell::store::{SessionError, StoreError};
+use stepwell::journal::{InspectError, OpenError};
+use stepwell::store::{RepairError, SessionError, StoreError};
 
 use crate::bench::BenchError;
 use crate::demo::{ChildError, DemoError};
@@ -22,6 +22,12 @@ pub(crate) enum Failure {
     /// The journal of a session could not be opened.
     #[error(transparent)]
     Journal(#[from] OpenError),
+    /// A session could not be repaired.
+    #[error("{0}")]
+    Repair(#[from] RepairError),
+    /// A file could not be looked into.
+    #[error("{0}{advice}", advice = inspect_advice(.0))]
+    Inspect(#[from] InspectError),
     /// No session has an id that begins so.
     #[error("no session begins with '{given}'; list them with 'stepwell sessions {}'", dir.display())]
     NoSuchSession {
@@ -61,6 +67,13 @@ pub(crate) enum Failure {
     /// A value could not be written as JSON.
     #[error("a value could not be written as JSON: {0}; please report this")]
     Json(#[from] serde_json::Error),
+}
+
+fn inspect_advice(error: &InspectError) -> &'static str {
+    match error {
+        InspectError::NeedsManifest { .. } => " (--manifest FILE)",
+        _ => "",
+    }
 }
 
 fn store_advice(error: &StoreError) -> &'static str {

@@ -10,7 +10,9 @@ mod demo;
 mod dump;
 mod failure;
 mod history;
+mod inspect;
 mod output;
+mod repair;
 mod sessions;
 mod story;
 mod target;
@@ -64,6 +66,8 @@ fn run(command: Command, out: &mut Output) -> Result<Verdict, Failure> {
         Command::Sessions(args) => sessions::run(&args, out),
         Command::History(args) => history::run(&args, out),
         Command::Verify(args) => verify::run(&args, out),
+        Command::Repair(args) => repair::run(&args, out),
+        Command::Inspect(args) => inspect::run(&args, out),
         Command::Dump(args) => dump::run(&args, out),
         Command::Demo(args) => demo::run(&args, out),
         Command::Bench(args) => bench::run(&args, out),

@@ -1,6 +1,8 @@
 //! Writing to stdout and stderr: lines, aligned tables, times, and text of others made harmless.
 
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+use std::ops::ControlFlow;
+use std::time::Instant;
 
 use serde::Serialize;
 use stepwell::identity::Timestamp;
@@ -85,6 +87,26 @@ impl Progress {
 
     pub(crate) fn clear(&self) {
         self.show("");
+    }
+
+    /// Who shows the progress of a long reading, as a bar, at most ten times a second.
+    pub(crate) fn bar(
+        what: String,
+    ) -> impl FnMut(stepwell::journal::Progress) -> ControlFlow<()> + Send + 'static {
+        const WIDTH: u64 = 30;
+        let progress = Progress::new();
+        let mut shown: Option<Instant> = None;
+        move |now| {
+            let due = shown.is_none_or(|shown| shown.elapsed().as_millis() >= 100);
+            if progress.shown && due && now.total > 0 {
+                shown = Some(Instant::now());
+                let share = |whole: u64| now.done.saturating_mul(whole) / now.total;
+                let full = usize::try_from(share(WIDTH)).unwrap_or(0);
+                let bar = format!("{:-<30}", "#".repeat(full));
+                progress.show(&format!("{what} [{bar}] {:3} %", share(100)));
+            }
+            ControlFlow::Continue(())
+        }
     }
 }
 

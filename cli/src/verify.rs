@@ -9,7 +9,8 @@ use stepwell::store::VerifyReport;
 use crate::Verdict;
 use crate::args::VerifyArgs;
 use crate::failure::{Failure, one_line};
-use crate::output::{Output, Table, count};
+use crate::output::{Output, Progress, Table, count};
+use crate::repair::GapLine;
 use crate::target;
 
 /// How many of the unreadable places of one session are shown to a person.
@@ -31,6 +32,8 @@ struct Line {
     /// What the next opening for writing cuts off; nothing in it was acknowledged.
     torn_tail: Option<TornTail>,
     quarantined: Vec<String>,
+    /// Records that are gone and named: deleted, or given up by a repair.
+    gaps: Vec<GapLine>,
     /// Every problem, in words.
     problems: Vec<String>,
 }
@@ -79,6 +82,7 @@ impl Line {
                         .iter()
                         .map(|path| path.display().to_string())
                         .collect(),
+                    gaps: report.gaps.iter().map(GapLine::from).collect(),
                     problems: damage
                         .chain(unreadable)
                         .map(|text| one_line(&text))
@@ -96,6 +100,7 @@ impl Line {
                 last_lsn: 0,
                 torn_tail: None,
                 quarantined: Vec::new(),
+                gaps: Vec::new(),
                 problems: vec![one_line(&error.to_string())],
             },
         }
@@ -104,6 +109,9 @@ impl Line {
     fn result(&self) -> &'static str {
         if self.unreadable {
             return "UNREADABLE";
+        }
+        if self.intact && !self.gaps.is_empty() {
+            return "intact, with gaps";
         }
         match (self.intact, &self.torn_tail) {
             (false, _) => "DAMAGED",
@@ -125,7 +133,10 @@ pub(crate) fn run(args: &VerifyArgs, out: &mut Output) -> Result<Verdict, Failur
     };
     let mut lines = Vec::with_capacity(ids.len());
     for id in ids {
-        let line = Line::of(id, store.verify(id));
+        let bar = Progress::bar(format!("verifying {id}"));
+        let verified = store.verify_with_progress(id, bar);
+        Progress::new().clear();
+        let line = Line::of(id, verified);
         if args.json {
             out.json(&line)?;
         }
@@ -174,6 +185,16 @@ fn print(lines: &[Line], out: &mut Output) -> Result<(), Failure> {
                 tail.offset,
                 tail.path,
             ))?;
+        }
+    }
+    for line in lines {
+        for gap in line.gaps.iter().take(SHOWN) {
+            let session = line.session;
+            out.line(&format!("{session}: note: {gap}; it opens read-only"))?;
+        }
+        if line.gaps.len() > SHOWN {
+            let more = line.gaps.len() - SHOWN;
+            out.line(&format!("{}: note: and {more} more gaps", line.session))?;
         }
     }
     for line in lines.iter().filter(|line| !line.quarantined.is_empty()) {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::error::{DiskError, Operation};
 use super::manifest::{MAX_LEN, Manifest, ManifestFound};
 use super::names::{self, Name, SegmentName};
+use super::progress::Watch;
 use crate::vfs::{Access, Dir, File, FileId, Vfs};
 
 /// Runs one disk call again as long as it is only interrupted.
@@ -66,6 +67,8 @@ pub(crate) fn read_full(
 pub(crate) struct OpenFile {
     pub(crate) file: Arc<dyn File>,
     pub(crate) path: PathBuf,
+    /// Who is told what is read of it.
+    pub(crate) watch: Watch,
 }
 
 impl OpenFile {
@@ -74,7 +77,13 @@ impl OpenFile {
     }
 
     pub(crate) fn read_full(&self, buffer: &mut [u8], offset: u64) -> Result<usize, DiskError> {
-        read_full(&*self.file, &self.path, buffer, offset)
+        let read = read_full(&*self.file, &self.path, buffer, offset)?;
+        if self.watch.read(read as u64) {
+            return Ok(read);
+        }
+        // Told as what it is by who began the reading.
+        let ended = std::io::ErrorKind::Other.into();
+        Err(DiskError::new(Operation::Read, &self.path, &ended).at(offset))
     }
 
     /// A sync is never run again, not even when it was only interrupted (P8).
@@ -108,6 +117,7 @@ pub(crate) struct Directory {
     vfs: Arc<dyn Vfs>,
     path: PathBuf,
     handle: Arc<Mutex<Option<Arc<dyn Dir>>>>,
+    watch: Watch,
 }
 
 impl Directory {
@@ -118,7 +128,17 @@ impl Directory {
             vfs,
             path: path.to_owned(),
             handle: Arc::new(Mutex::new(Some(handle))),
+            watch: Watch::default(),
         })
+    }
+
+    /// Whose files are watched.
+    pub(crate) fn watched(self, watch: Watch) -> Directory {
+        Directory { watch, ..self }
+    }
+
+    pub(crate) fn watch(&self) -> &Watch {
+        &self.watch
     }
 
     /// The same for who makes no names: no handle stays open.
@@ -184,7 +204,10 @@ impl Directory {
     ) -> Result<Option<OpenFile>, DiskError> {
         let path = self.file_path(name);
         match uninterrupted(|| self.vfs.open(&path, access)) {
-            Ok(file) => Ok(Some(OpenFile { file, path })),
+            Ok(file) => {
+                let watch = self.watch.clone();
+                Ok(Some(OpenFile { file, path, watch }))
+            }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(DiskError::new(Operation::Open, &path, &error)),
         }
@@ -213,7 +236,8 @@ impl Directory {
         let path = self.file_path(name);
         let file = uninterrupted(|| self.vfs.create(&path))
             .map_err(|error| DiskError::new(Operation::Create, &path, &error))?;
-        Ok(OpenFile { file, path })
+        let watch = self.watch.clone();
+        Ok(OpenFile { file, path, watch })
     }
 
     pub(crate) fn remove(&self, name: &str) -> Result<(), DiskError> {

@@ -313,6 +313,11 @@ fn without_header(missing: &[(Lsn, Lsn)]) -> String {
     }
 }
 
+/// Who holds a lock, for people.
+fn held_by(holder: Option<&super::Holder>) -> String {
+    holder.map_or(String::new(), |holder| format!(", by {holder}"))
+}
+
 /// Why a journal could not be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -330,10 +335,12 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// Another process, or another handle of this one, has it open for writing.
-    #[error("{} is open for writing elsewhere; close it there or open it read-only", path.display())]
+    #[error("{} is open for writing elsewhere{}; close it there or open it read-only", path.display(), held_by(.holder.as_ref()))]
     Locked {
         /// The lock file.
         path: PathBuf,
+        /// Who holds it, if that can be told. The lock alone decides; this is for people.
+        holder: Option<super::Holder>,
     },
     /// The disk failed; nothing was decided from it (row 1).
     #[error("row 1: {0}; nothing was decided from it")]
@@ -381,6 +388,12 @@ pub enum OpenError {
     /// A sync failed while opening; what was published counts, the rest does not. Open it again.
     #[error("a sync failed while opening: {0}; open it again")]
     Sync(DiskError),
+    /// Who was told of the progress ended it. What was on disk counts as before.
+    #[error("opening {} was ended while it was reading", path.display())]
+    Aborted {
+        /// The directory.
+        path: PathBuf,
+    },
     /// The disk is full. Read-only opening needs no space.
     #[error("no space to open for writing: {0}; free some space, or open it read-only")]
     StorageFull(DiskError),

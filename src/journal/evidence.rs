@@ -14,6 +14,7 @@ use super::footer;
 use super::frame::{HEADER, LogId, Place};
 use super::manifest::{End, Manifest, ManifestFound, SegmentEntry};
 use super::names::{Name, SegmentName};
+use super::progress::Phase;
 use super::scan::{At, Window, last_nonzero, look, scan, search_headers};
 use super::segment::{
     BLOCK, CLAIM_LEN, FRAMES, HeaderFound, MAX_CAPACITY, SEAL, SLOTS, Seal, Slot, StaticHeader,
@@ -121,10 +122,11 @@ fn gather_active(
         (_, HeaderFound::Good(header)) => length.min(FRAMES.saturating_add(header.capacity)),
         _ => length,
     };
-    let mut slots = Vec::new();
-    for offset in SLOTS {
-        slots.extend(read_slot(file, &place, offset)?);
+    // The frames are read twice, and so is what lies behind them.
+    if limit > 0 {
+        file.watch.begin(Phase::Recovery, limit.saturating_mul(2));
     }
+    let slots = read_slots(file, &place)?;
     let seal = read_seal(file, &place)?;
     let mut window = Window::new(file.clone());
     let first = scan(&mut window, &place, FRAMES, base, limit)?;
@@ -168,8 +170,21 @@ pub(crate) fn read_seal(file: &OpenFile, place: &Place) -> Result<Option<Seal>, 
     Ok(Seal::decode(&read_claim(file, SEAL)?, place))
 }
 
-fn read_slot(file: &OpenFile, place: &Place, offset: u64) -> Result<Option<Slot>, DiskError> {
+pub(crate) fn read_slot(
+    file: &OpenFile,
+    place: &Place,
+    offset: u64,
+) -> Result<Option<Slot>, DiskError> {
     Ok(Slot::decode(&read_claim(file, offset)?, place, offset))
+}
+
+/// The slots that are valid.
+pub(crate) fn read_slots(file: &OpenFile, place: &Place) -> Result<Vec<Slot>, DiskError> {
+    let mut slots = Vec::new();
+    for offset in SLOTS {
+        slots.extend(read_slot(file, place, offset)?);
+    }
+    Ok(slots)
 }
 
 fn first_block_used(file: &OpenFile) -> Result<bool, DiskError> {
@@ -206,7 +221,7 @@ fn newer_segment(
 
 /// Whether a file holds the fence of the epoch that its name bears. Copied frames are stamped with
 /// that epoch too, older fences among them: the epoch in the fence's own payload tells.
-fn holds_fence(
+pub(crate) fn holds_fence(
     directory: &Directory,
     segment: &SegmentName,
     log: LogId,

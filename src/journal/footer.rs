@@ -202,7 +202,7 @@ pub(crate) fn load(
     Ok(None)
 }
 
-fn read(
+pub(crate) fn read(
     file: &OpenFile,
     place: &Place,
     offset: u64,

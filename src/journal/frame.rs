@@ -158,8 +158,12 @@ impl Place {
     }
 }
 
+pub(crate) fn crc(bytes: &[u8]) -> u32 {
+    crc32fast::hash(bytes)
+}
+
 pub(crate) fn payload_crc(payload: &[u8]) -> u32 {
-    crc32fast::hash(payload)
+    crc(payload)
 }
 
 /// The bytes of a header that stands at `offset` in the segment.

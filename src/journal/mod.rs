@@ -28,18 +28,25 @@ mod follow;
 mod footer;
 mod frame;
 mod group;
+mod holder;
+mod inspect;
+mod lenient;
 mod manifest;
 mod names;
 mod opening;
 mod options;
 mod park;
 mod prepare;
+mod progress;
 mod reader;
 mod readonly;
 mod record;
 mod recovery;
+mod repair;
 mod report;
+mod rewrite;
 mod roll;
+mod salvage;
 mod scan;
 mod segment;
 mod spans;
@@ -52,6 +59,7 @@ mod workers;
 mod writer;
 
 use std::fmt;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,18 +72,25 @@ pub use error::{
 };
 pub use follow::{FollowError, Follower, JournalFollower, Polling};
 pub use frame::FrameKind;
+pub use inspect::{InspectError, InspectedFrame, Part, inspect};
+pub use lenient::UnreadableBlock;
 pub use names::SegmentName;
 pub use opening::Opening;
 pub use options::{JournalOptions, Owner};
+pub(crate) use progress::Watch;
+pub use progress::{Phase, Progress};
 pub use reader::{Entry, Position, Reader};
 pub use readonly::JournalView;
 pub use record::{NewRecord, OwnedRecord, Placed, PlacedRecords, Receipt};
+pub(crate) use repair::{CopyError, Repair};
+pub use repair::{Gap, RepairReport};
 pub use report::{Cut, Quarantine, RecoveryReport};
 pub(crate) use ticket::Sink;
 pub use ticket::{AppendTicket, Stalled};
 pub use workers::Workers;
 
 use crate::identity::SessionId;
+pub use crate::vfs::Holder;
 use crate::vfs::Vfs;
 use commit::{Core, WhenFull};
 use directory::Directory;
@@ -140,8 +155,9 @@ impl Journal {
         options: JournalOptions,
     ) -> Result<Opening, OpenError> {
         options.check()?;
-        let settled =
-            settle(vfs, path, owner, Intent::Create, &options).map_err(OpenError::of_handles)?;
+        let watch = Watch::default();
+        let settled = settle(vfs, path, owner, Intent::Create, &options, &watch)
+            .map_err(OpenError::of_handles)?;
         Ok(Opening {
             settled,
             options,
@@ -161,9 +177,38 @@ impl Journal {
         owner: Owner,
         options: JournalOptions,
     ) -> Result<Opening, OpenError> {
+        Journal::open_watched(vfs, path, owner, options, &Watch::default())
+    }
+
+    /// The same, and tells how far it has come, at most about every 256 KiB. A `Break` ends it, at a
+    /// moment when nothing is half done: from the first change to the files that hold records until
+    /// the opening is settled, the answer is passed over.
+    ///
+    /// # Errors
+    /// As for [`Journal::open`], and [`OpenError::Aborted`].
+    pub fn open_with_progress(
+        vfs: Arc<dyn Vfs>,
+        path: &Path,
+        owner: Owner,
+        options: JournalOptions,
+        progress: impl FnMut(Progress) -> ControlFlow<()> + Send + 'static,
+    ) -> Result<Opening, OpenError> {
+        let watch = Watch::new(progress);
+        let opened = Journal::open_watched(vfs, path, owner, options, &watch);
+        watch.dismiss();
+        opened
+    }
+
+    pub(crate) fn open_watched(
+        vfs: Arc<dyn Vfs>,
+        path: &Path,
+        owner: Owner,
+        options: JournalOptions,
+        watch: &Watch,
+    ) -> Result<Opening, OpenError> {
         options.check()?;
-        let settled =
-            settle(vfs, path, owner, Intent::Open, &options).map_err(OpenError::of_handles)?;
+        let settled = settle(vfs, path, owner, Intent::Open, &options, watch)
+            .map_err(OpenError::of_handles)?;
         Ok(Opening {
             settled,
             options,

@@ -49,6 +49,7 @@ pub(crate) enum Name {
 }
 
 pub(crate) const LOCK: &str = "LOCK";
+pub(crate) const HOLDER: &str = "HOLDER";
 pub(crate) const QUARANTINE: &str = "quarantine";
 
 pub(crate) fn manifest(number: u64) -> String {
@@ -132,6 +133,7 @@ mod tests {
     #[test]
     fn other_spellings_are_not_ours() {
         for name in [
+            HOLDER,
             "MANIFEST-1",
             "MANIFEST-+0000000000000000001",
             "MANIFEST-00000000000000000001.bak",

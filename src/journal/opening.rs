@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::commit::Core;
 use super::error::OpenError;
 use super::frame::FrameKind;
+use super::progress::Watch;
 use super::reader::Reader;
 use super::record::{NewRecord, Receipt, Unstamped};
 use super::recovery::Settled;
@@ -48,6 +49,11 @@ impl Opening {
             from,
             self.settled.report.last,
         )
+    }
+
+    /// The records are read next, from the first one on: `watch` counts them.
+    pub(crate) fn replay_begins(&self, watch: &Watch) {
+        watch.begin_replay(&self.settled.spans);
     }
 
     /// With workers that are shared with other journals, or run by hand. Without this the journal

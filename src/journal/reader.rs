@@ -375,7 +375,7 @@ pub(crate) fn read_at(
             let absent = std::io::ErrorKind::NotFound.into();
             ReadError::Disk(DiskError::new(Operation::Open, &path, &absent))
         })?;
-    let mut window = Window::new(file);
+    let mut window = Window::for_one(file);
     let place = span.entry.place();
     match look(&mut window, &place, position.offset, span.end).map_err(ReadError::Disk)? {
         At::Frame(header) => {

@@ -1,21 +1,22 @@
 //! Opening for reading: the same decision without the action. It writes nothing, needs no free
 //! space and no lock, and opens damaged journals as far as their bytes go (P6, P9).
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::decision::{Decision, Evidence, ManifestEvidence, Recovered, decide};
+use super::decision::{Decision, ManifestEvidence, Recovered, decide};
 use super::directory::{Directory, OpenFile, uninterrupted};
 use super::error::{Damage, DiskError, OpenError, Operation};
-use super::evidence::{Depth, gather, read_seal, read_static_header};
+use super::evidence::{Depth, gather};
 use super::footer;
-use super::manifest::{End, SegmentEntry};
-use super::names::{Name, QUARANTINE, SegmentName};
+use super::manifest::End;
+use super::names::{QUARANTINE, SegmentName};
+use super::progress::{Progress, Watch};
 use super::reader::{Position, Reader, read_at};
 use super::recovery::{foreign, newer};
 use super::report::{Cut, Quarantine, RecoveryReport};
-use super::scan::{Window, search_headers};
-use super::segment::{FRAMES, HeaderFound, MAX_CAPACITY};
+use super::salvage::salvage;
 use super::spans::Span;
 use super::{Entry, JournalFollower, Lsn, Owner, ReadError};
 use crate::identity::SessionId;
@@ -31,9 +32,9 @@ pub struct JournalView {
     report: RecoveryReport,
     damage: Option<Damage>,
     owner: SessionId,
-    /// The active segment. A new owner replaces it by a fresh file and removes its name; what was
-    /// in it when the view was opened stays readable here.
-    active: Option<OpenFile>,
+    /// The segments whose end no manifest names. A new owner replaces them by fresh files and removes
+    /// their names; what was in them when the view was opened stays readable here.
+    pinned: Vec<(SegmentName, OpenFile)>,
 }
 
 impl JournalView {
@@ -43,12 +44,51 @@ impl JournalView {
     /// [`OpenError::NotFound`], [`OpenError::Disk`], [`OpenError::NewerFormat`],
     /// [`OpenError::ForeignLog`]. Damage is not an error here: see [`JournalView::damage`].
     pub fn open(vfs: Arc<dyn Vfs>, path: &Path) -> Result<JournalView, OpenError> {
+        JournalView::open_watched(vfs, path, &Watch::default())
+    }
+
+    /// The same, and tells how far it has come, at most about every 256 KiB; a `Break` ends it.
+    ///
+    /// # Errors
+    /// As for [`JournalView::open`], and [`OpenError::Aborted`].
+    pub fn open_with_progress(
+        vfs: Arc<dyn Vfs>,
+        path: &Path,
+        progress: impl FnMut(Progress) -> ControlFlow<()> + Send + 'static,
+    ) -> Result<JournalView, OpenError> {
+        let watch = Watch::new(progress);
+        let opened = JournalView::open_watched(vfs, path, &watch);
+        watch.dismiss();
+        opened
+    }
+
+    pub(crate) fn open_watched(
+        vfs: Arc<dyn Vfs>,
+        path: &Path,
+        watch: &Watch,
+    ) -> Result<JournalView, OpenError> {
+        let opened = JournalView::decided(vfs, path, watch);
+        watch.outcome(path, opened)
+    }
+
+    /// The records are read next, from the first one on: `watch` counts them.
+    pub(crate) fn replay_begins(&self, watch: &Watch) {
+        watch.begin_replay(&self.spans);
+    }
+
+    /// Its directory, and the segments that it reads.
+    pub(crate) fn parts(&self) -> (&Directory, &[Span]) {
+        (&self.directory, &self.spans)
+    }
+
+    fn decided(vfs: Arc<dyn Vfs>, path: &Path, watch: &Watch) -> Result<JournalView, OpenError> {
         let directory = Directory::open_to_read(vfs, path).map_err(|error| match error.kind {
             std::io::ErrorKind::NotFound => OpenError::NotFound {
                 path: path.to_owned(),
             },
             _ => OpenError::Disk(error).of_handles(),
         })?;
+        let directory = directory.watched(watch.clone());
         let mut attempt = 0;
         loop {
             attempt += 1;
@@ -74,18 +114,16 @@ impl JournalView {
                     report: RecoveryReport::fresh(manifest.epoch),
                     damage: None,
                     owner,
-                    active: None,
+                    pinned: Vec::new(),
                 }),
                 Decision::Recovered(recovered) => {
-                    let active = directory
-                        .open_segment(&recovered.active.name, Access::Read)
-                        .map_err(OpenError::Disk)?;
-                    if active.is_none() && attempt < ATTEMPTS {
+                    let pinned = Self::pin(&directory, &recovered).map_err(OpenError::Disk)?;
+                    if pinned.is_none() && attempt < ATTEMPTS {
                         // Replaced since it was read: there is a newer manifest.
                         continue;
                     }
                     let mut view = Self::whole(directory, owner, &recovered);
-                    view.active = active;
+                    view.pinned = pinned.unwrap_or_default();
                     Ok(view)
                 }
                 Decision::Damaged(_) if attempt < ATTEMPTS => continue,
@@ -101,11 +139,28 @@ impl JournalView {
                         report,
                         damage: Some(damage),
                         owner,
-                        active: None,
+                        pinned: Vec::new(),
                     })
                 }
             };
         }
+    }
+
+    /// Opens the segments whose end no manifest names; `None` if one is gone.
+    fn pin(
+        directory: &Directory,
+        recovered: &Recovered,
+    ) -> Result<Option<Vec<(SegmentName, OpenFile)>>, DiskError> {
+        let sealed = recovered.finished.iter().filter(|(_, _, by_seal)| *by_seal);
+        let names = sealed.map(|(entry, _, _)| entry.name);
+        let mut pinned = Vec::new();
+        for name in names.chain([recovered.active.name]) {
+            match directory.open_segment(&name, Access::Read)? {
+                Some(file) => pinned.push((name, file)),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(pinned))
     }
 
     fn whole(directory: Directory, owner: SessionId, recovered: &Recovered) -> JournalView {
@@ -143,7 +198,7 @@ impl JournalView {
             report,
             damage: None,
             owner,
-            active: None,
+            pinned: Vec::new(),
         }
     }
 
@@ -175,7 +230,7 @@ impl JournalView {
             from,
             self.report.watermark,
         )
-        .pinned(self.pinned())
+        .pinned(self.pinned.clone())
     }
 
     /// Follows from an Lsn on, while another process writes: what becomes proven, by polling.
@@ -187,11 +242,6 @@ impl JournalView {
     pub fn tail(&self) -> Lsn {
         let used = self.spans.iter().rev().find(|span| span.last > span.base);
         used.map_or(Lsn::ZERO, |span| span.base.next())
-    }
-
-    fn pinned(&self) -> Vec<(SegmentName, OpenFile)> {
-        let name = self.spans.last().map(|span| span.entry.name);
-        name.zip(self.active.clone()).into_iter().collect()
     }
 
     /// The files in the quarantine folder: what earlier openings cut off torn tails.
@@ -240,122 +290,9 @@ impl JournalView {
         read_at(
             &self.directory,
             &self.spans,
-            &self.pinned(),
+            &self.pinned,
             position,
             self.report.watermark,
         )
     }
-}
-
-/// What can still be read of a damaged journal: the listed segments that are there, or, without a
-/// manifest, the newest generation of each number by the files' own headers. Gives the spans and
-/// the highest watermark that anything readable claims.
-fn salvage(directory: &Directory, evidence: &Evidence) -> Result<(Vec<Span>, Lsn), DiskError> {
-    let entries: Vec<SegmentEntry> = match &evidence.manifest {
-        ManifestEvidence::Good(manifest) if evidence.newer_segment.is_none() => {
-            manifest.segments.clone()
-        }
-        _ => by_headers(directory)?,
-    };
-    let mut spans: Vec<Span> = Vec::new();
-    let mut watermark = Lsn::ZERO;
-    let mut base = Lsn::ZERO;
-    for entry in entries {
-        let file = directory.open_segment(&entry.name, Access::Read)?;
-        let Some(file) = file else {
-            // An absent segment with a known end leaves a range that the reader reports.
-            if let Some(end) = entry.end {
-                spans.push(Span {
-                    entry,
-                    base,
-                    end: end.offset,
-                    last: end.last,
-                });
-                watermark = watermark.max(end.last);
-                base = end.last;
-            }
-            continue;
-        };
-        let (span, claim) = salvage_segment(&file, &entry, base)?;
-        watermark = watermark.max(claim);
-        base = span.last;
-        spans.push(span);
-    }
-    Ok((spans, watermark))
-}
-
-fn salvage_segment(
-    file: &OpenFile,
-    entry: &SegmentEntry,
-    base: Lsn,
-) -> Result<(Span, Lsn), DiskError> {
-    let place = entry.place();
-    if let Some(end) = entry.end {
-        let span = Span {
-            entry: *entry,
-            base,
-            end: end.offset,
-            last: end.last,
-        };
-        return Ok((span, end.last));
-    }
-    if let Some(seal) = read_seal(file, &place)? {
-        let span = Span {
-            entry: *entry,
-            base,
-            end: seal.end,
-            last: seal.last,
-        };
-        return Ok((span, seal.last));
-    }
-    let limit = file.len()?.min(FRAMES.saturating_add(MAX_CAPACITY));
-    let mut window = Window::new(file.clone());
-    let mut span = Span::empty(*entry, base);
-    let mut claim = base;
-    let mut first = None;
-    for found in search_headers(&mut window, &place, FRAMES, limit)? {
-        // Payloads are checked when they are read: a header says that the record was there.
-        let header = found.header;
-        claim = claim.max(header.watermark);
-        if header.lsn > span.last {
-            first.get_or_insert(header.lsn);
-            span.end = found.end().min(limit);
-            span.last = Lsn::new(header.next_lsn().get() - 1);
-        }
-    }
-    // With the segments before it lost, the first frame says where the segment begins.
-    if base == Lsn::ZERO {
-        span.base = first.map_or(base, |first| Lsn::new(first.get() - 1));
-    }
-    // What is missing between the last readable frame and the claims is reported by the damage.
-    Ok((span, claim))
-}
-
-fn by_headers(directory: &Directory) -> Result<Vec<SegmentEntry>, DiskError> {
-    let mut newest: std::collections::BTreeMap<u64, SegmentEntry> = Default::default();
-    for (_, name) in directory.names()? {
-        let Name::Segment(name) = name else { continue };
-        let Some(file) = directory.open_segment(&name, Access::Read)? else {
-            continue;
-        };
-        let HeaderFound::Good(header) = read_static_header(&file)? else {
-            continue;
-        };
-        let rank = |name: &SegmentName| (name.generation, name.epoch);
-        let entry = SegmentEntry {
-            name,
-            end: None,
-            log: header.log,
-            session: SessionId::nil(),
-        };
-        newest
-            .entry(name.number)
-            .and_modify(|old| {
-                if rank(&name) > rank(&old.name) {
-                    *old = entry;
-                }
-            })
-            .or_insert(entry);
-    }
-    Ok(newest.into_values().collect())
 }

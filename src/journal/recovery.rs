@@ -16,8 +16,10 @@ use super::error::{Damage, DiskError, OpenError, Operation};
 use super::evidence::{Depth, absent, gather, gather_under, read_static_header};
 use super::footer::Footer;
 use super::frame::LogId;
+use super::holder;
 use super::manifest::{End, Manifest, ManifestFound, SegmentEntry};
 use super::names::{self, SegmentName};
+use super::progress::Watch;
 use super::report::RecoveryReport;
 use super::scan::{Found, Window, scan};
 use super::segment::{FRAMES, HeaderFound, StaticHeader, VERSION};
@@ -63,6 +65,20 @@ pub(crate) fn settle(
     owner: Owner,
     intent: Intent,
     options: &JournalOptions,
+    watch: &Watch,
+) -> Result<Settled, OpenError> {
+    let settled = settle_watched(vfs, path, owner, intent, options, watch);
+    watch.bind(false);
+    watch.outcome(path, settled)
+}
+
+fn settle_watched(
+    vfs: Arc<dyn Vfs>,
+    path: &Path,
+    owner: Owner,
+    intent: Intent,
+    options: &JournalOptions,
+    watch: &Watch,
 ) -> Result<Settled, OpenError> {
     let directory = Directory::open(vfs, path).map_err(|error| match error.kind {
         std::io::ErrorKind::NotFound => OpenError::NotFound {
@@ -70,6 +86,7 @@ pub(crate) fn settle(
         },
         _ => OpenError::Disk(error),
     })?;
+    let directory = directory.watched(watch.clone());
     let lock = take_lock(&directory)?;
     for _ in 0..ATTEMPTS {
         match own(&directory, owner, intent, options)? {
@@ -85,7 +102,9 @@ fn take_lock(directory: &Directory) -> Result<Box<dyn Lock>, OpenError> {
     let path = directory.file_path(names::LOCK);
     let lock = super::directory::uninterrupted(|| directory.vfs().try_lock(&path))
         .map_err(|error| disk(DiskError::new(Operation::Lock, &path, &error)))?;
-    lock.ok_or(OpenError::Locked { path })
+    let lock = lock.ok_or_else(|| holder::locked(directory))?;
+    holder::announce(directory);
+    Ok(lock)
 }
 
 pub(super) fn overtaken(directory: &Directory) -> OpenError {
@@ -271,6 +290,7 @@ fn act(
     match last {
         Some(Decision::Recovered(recovered)) => {
             let recovered = take_sealed(&directory, *recovered)?;
+            directory.watch().bind(true);
             Action {
                 directory,
                 lock,

@@ -8,21 +8,35 @@ use super::{FrameKind, Lsn};
 /// Bytes that are read from the disk at once.
 const WINDOW: usize = 256 * 1024;
 
+/// Bytes that are read at once where one frame is wanted.
+const ONE_FRAME: usize = 8 * 1024;
+
 /// A window into a file: gives byte strings at offsets and reads ahead.
 pub(crate) struct Window {
     file: OpenFile,
     buffer: Vec<u8>,
     start: u64,
     filled: usize,
+    ahead: usize,
 }
 
 impl Window {
+    /// For reading on and on.
     pub(crate) fn new(file: OpenFile) -> Window {
         Window {
             file,
             buffer: Vec::new(),
             start: 0,
             filled: 0,
+            ahead: WINDOW,
+        }
+    }
+
+    /// For one frame.
+    pub(crate) fn for_one(file: OpenFile) -> Window {
+        Window {
+            ahead: ONE_FRAME,
+            ..Window::new(file)
         }
     }
 
@@ -37,22 +51,15 @@ impl Window {
             && offset.saturating_add(length as u64)
                 <= self.start.saturating_add(self.filled as u64);
         if !inside {
+            let mut want = length.max(self.ahead);
             // A large frame is read for itself; the buffer grows only by what the file really has,
             // so a wild length costs no more than the file is long.
-            let want = match length > WINDOW {
-                true => {
-                    let available = self.file.len()?.saturating_sub(offset);
-                    usize::try_from(available).unwrap_or(usize::MAX).min(length)
-                }
-                false => WINDOW,
-            };
-            if self.buffer.is_empty() {
-                // The system gives zeros for nothing; filling them in costs more than reading a
-                // small file, most of all in a debug build.
-                self.buffer = vec![0; want];
-            } else if self.buffer.len() < want || self.buffer.len() > WINDOW {
-                self.buffer.resize(want, 0);
+            if self.buffer.len() < want {
+                let available = self.file.len()?.saturating_sub(offset);
+                want = usize::try_from(available).unwrap_or(usize::MAX).min(want);
             }
+            let kept = self.buffer.len().min(self.ahead);
+            self.buffer.resize(want.max(kept), 0);
             let target = self.buffer.get_mut(..want).unwrap_or_default();
             self.start = offset;
             self.filled = 0;

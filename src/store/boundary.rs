@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use super::committed::{Committed, Outcome};
 use super::draft::Draft;
-use super::flight::{Encoded, InFlight, Request, Submitted};
+use super::flight::{Encoded, InFlight, Request, Submitted, Taken};
 use super::io::{IoThread, Ticket};
 use super::log::Log;
 use super::session::Mode;
@@ -70,6 +70,8 @@ pub(super) struct Boundary {
     pub(super) waiting: VecDeque<Request>,
     /// Commits that are on their way to the disk, in the order of the log.
     pub(super) flight: VecDeque<InFlight>,
+    /// Their loops and keys.
+    pub(super) taken: Taken,
     /// Why the first of them that failed did, if one did.
     pub(super) refused: Option<NotCommitted>,
 }

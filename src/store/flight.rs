@@ -1,11 +1,12 @@
 //! Commits on their way: which of those that wait go to the log together, and what follows when the
 //! log has answered.
 //!
-//! A flight takes what waits, as far as it does not depend on each other: one commit of each loop.
-//! Its batches stand one behind the other in the journal's queue and share a sync. They are settled
-//! by the thread that wrote them, in the order of the log: history, publication, answer (P2).
+//! Commits fly together as far as they do not depend on each other: one of each loop, so that each
+//! is checked against where its loop stands. Their batches stand one behind the other in the
+//! journal's queue and share a sync. They are settled by the thread that wrote them, in the order of
+//! the log: history, publication, answer (P2).
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, MutexGuard};
 
 use super::boundary::{Boundary, CommitResult, SessionCore, lock};
@@ -45,6 +46,7 @@ pub(super) struct Request {
 /// A commit that is on its way to the disk.
 pub(super) struct InFlight {
     known: Vec<Option<Committed>>,
+    /// With their keys and the bytes of their records.
     events: Vec<(Event, Option<Key>, usize)>,
     promise: Promise<CommitResult>,
 }
@@ -55,41 +57,61 @@ impl Request {
     }
 }
 
-/// What a flight has taken already.
+/// The loops and keys of commits that others may have to wait for.
 #[derive(Default)]
-struct Taken {
+pub(super) struct Taken {
     loops: HashSet<LoopId>,
     keys: HashSet<Key>,
 }
 
 impl Taken {
-    /// Whether a commit has to wait for one of the flight. One of the session itself goes alone.
+    /// Whether a commit has to wait. One of the session itself waits for all, and all for it.
     fn conflicts(&self, batch: &Submitted) -> bool {
-        let alone = |loop_id: &LoopId| loop_id.is_nil() || self.loops.contains(loop_id);
-        if self.loops.contains(&LoopId::nil()) {
-            return true;
+        let session = LoopId::nil();
+        if self.loops.is_empty() {
+            return false;
         }
+        let waits = |loop_id: &LoopId| *loop_id == session || self.loops.contains(loop_id);
+        self.loops.contains(&session)
+            || match batch {
+                Submitted::Made(loop_id, _) => waits(loop_id),
+                Submitted::Encoded(batch) => batch.iter().any(|encoded| {
+                    let key = encoded.key.as_ref();
+                    waits(&encoded.event.header.coordinates.loop_id)
+                        || key.is_some_and(|key| self.keys.contains(key))
+                }),
+            }
+    }
+
+    fn take(&mut self, event: &Event, key: Option<&Key>) {
+        self.loops.insert(event.header.coordinates.loop_id);
+        self.keys.extend(key.cloned());
+    }
+
+    fn take_waiting(&mut self, batch: &Submitted) {
         match batch {
-            Submitted::Made(loop_id, _) => alone(loop_id),
-            Submitted::Encoded(events) => events.iter().any(|encoded| {
-                let keyed = encoded.key.as_ref();
-                alone(&encoded.event.header.coordinates.loop_id)
-                    || keyed.is_some_and(|key| self.keys.contains(key))
-            }),
+            Submitted::Made(loop_id, _) => {
+                self.loops.insert(*loop_id);
+            }
+            Submitted::Encoded(batch) => {
+                for encoded in batch {
+                    self.take(&encoded.event, encoded.key.as_ref());
+                }
+            }
         }
     }
 
-    fn take(&mut self, batch: &[Encoded]) {
-        for encoded in batch {
-            self.loops.insert(encoded.event.header.coordinates.loop_id);
-            self.keys.extend(encoded.key.clone());
+    fn give_back(&mut self, event: &Event, key: Option<&Key>) {
+        self.loops.remove(&event.header.coordinates.loop_id);
+        if let Some(key) = key {
+            self.keys.remove(key);
         }
     }
 }
 
 impl SessionCore {
-    /// Takes a commit in. If nothing is under way it goes to the log at once; a caller that may block
-    /// writes it itself if nobody else is writing.
+    /// Takes a commit in. If nothing is under way that it depends on it goes to the log at once; a
+    /// caller that may block writes it itself if nobody else is writing.
     pub(super) fn request(
         self: &Arc<Self>,
         batch: Submitted,
@@ -104,7 +126,7 @@ impl SessionCore {
             return ticket;
         }
         boundary.waiting.push_back(request);
-        let leads = boundary.flight.is_empty() && self.launch(&mut boundary, may_block);
+        let leads = self.launch(&mut boundary, may_block);
         drop(boundary);
         if leads {
             self.log.lead();
@@ -112,21 +134,20 @@ impl SessionCore {
         ticket
     }
 
-    /// Sends what waits to the log. Whether the caller has to write it.
+    /// Sends to the log what has to wait for nothing. Whether the caller has to write it.
     fn launch(self: &Arc<Self>, boundary: &mut Boundary, offer: bool) -> bool {
-        let mut taken = Taken::default();
         let mut leads = false;
-        let mut expected = self.state().last;
-        boundary.refused = None;
+        let mut stays = VecDeque::new();
+        let mut before = Taken::default();
         while let Some(request) = boundary.waiting.pop_front() {
-            if taken.conflicts(&request.batch) && !boundary.flight.is_empty() {
-                boundary.waiting.push_front(request);
-                break;
+            // What was submitted first goes first, also among those that wait.
+            if boundary.taken.conflicts(&request.batch) || before.conflicts(&request.batch) {
+                before.take_waiting(&request.batch);
+                stays.push_back(request);
+                continue;
             }
             let Request { batch, promise } = request;
-            let prepared = self
-                .ready(boundary)
-                .and_then(|()| self.prepare(batch, &mut taken));
+            let prepared = self.ready(boundary).and_then(|()| self.prepare(batch));
             let (known, prepared) = match prepared {
                 Ok(prepared) => prepared,
                 Err(refusal) => {
@@ -139,7 +160,6 @@ impl SessionCore {
                 promise.fulfil(Ok(known.map(Outcome::Duplicate).collect()));
                 continue;
             }
-            let count = prepared.len() as u64;
             let mut payloads = Vec::with_capacity(prepared.len());
             let mut events = Vec::with_capacity(prepared.len());
             for encoded in prepared {
@@ -147,10 +167,13 @@ impl SessionCore {
                 payloads.push(encoded.bytes);
             }
             let sink: Arc<dyn Sink> = self.clone();
+            let expected = self.expected(boundary);
             match self.log.submit(payloads, expected, sink, offer && !leads) {
                 Ok(lead) => {
                     leads |= lead;
-                    expected = Seq::new(expected.get() + count);
+                    for (event, key, _) in &events {
+                        boundary.taken.take(event, key.as_ref());
+                    }
                     boundary.flight.push_back(InFlight {
                         known,
                         events,
@@ -162,22 +185,27 @@ impl SessionCore {
                 }
             }
         }
+        boundary.waiting = stays;
         leads
     }
 
-    fn prepare(
-        &self,
-        batch: Submitted,
-        taken: &mut Taken,
-    ) -> Result<(Vec<Option<Committed>>, Vec<Encoded>), Refusal> {
+    /// The last sequence of the session when all that is under way has landed.
+    fn expected(&self, boundary: &Boundary) -> Seq {
+        let flying: usize = boundary
+            .flight
+            .iter()
+            .map(|flying| flying.events.len())
+            .sum();
+        Seq::new(self.state().last.get() + flying as u64)
+    }
+
+    fn prepare(&self, batch: Submitted) -> Result<(Vec<Option<Committed>>, Vec<Encoded>), Refusal> {
         let state = self.state();
         let batch = match batch {
             Submitted::Encoded(batch) => batch,
             Submitted::Made(_, make) => self.stamp(make(&state))?,
         };
-        let (known, prepared) = self.preflight(&state, batch)?;
-        taken.take(&prepared);
-        Ok((known, prepared))
+        self.preflight(&state, batch)
     }
 
     /// Step 3 failed: nothing is published and history is unchanged.
@@ -188,7 +216,7 @@ impl SessionCore {
         }
         match reason {
             NotCommitted::Faulted(fault) => Refusal::Faulted(fault).into(),
-            // It stood behind one of the same flight that was not committed: for the same reason.
+            // It stood behind one that was not committed: for the same reason.
             NotCommitted::WrongPosition { .. } if boundary.refused.is_some() => {
                 Refusal::Journal(boundary.refused.clone().unwrap_or(reason)).into()
             }
@@ -255,10 +283,14 @@ impl Sink for SessionCore {
         let Some(flown) = boundary.flight.pop_front() else {
             return;
         };
+        for (event, key, _) in &flown.events {
+            boundary.taken.give_back(event, key.as_ref());
+        }
         let (promise, result) = self.settle(&mut boundary, flown, outcome);
         if boundary.flight.is_empty() {
-            self.launch(&mut boundary, false);
+            boundary.refused = None;
         }
+        self.launch(&mut boundary, false);
         drop(boundary);
         promise.fulfil(result);
     }

@@ -1,6 +1,7 @@
 //! Listing and verifying sessions. Nothing here takes a lock or writes a byte, and one damaged or
 //! unreadable session never hides the others (robustness 27, 51).
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use super::carry::CarryRecord;
@@ -11,7 +12,8 @@ use super::{ReplayError, SESSIONS, Store, StoreError, list};
 use crate::event::{Body, Event, Kind};
 use crate::identity::{SessionId, Timestamp};
 use crate::journal::{
-    Damage, FrameKind, JournalView, Lsn, OpenError, ReadError, RecoveryReport, Seq,
+    Damage, FrameKind, Gap, JournalView, Lsn, OpenError, Progress, ReadError, RecoveryReport, Seq,
+    Watch,
 };
 
 /// What a session is doing, as far as its log says.
@@ -73,6 +75,9 @@ pub struct VerifyReport {
     pub journal: RecoveryReport,
     /// Damage that the decision found.
     pub damage: Option<Damage>,
+    /// Records that were deleted or given up by a repair. They are gone and named, so they are no
+    /// damage; the session opens read-only.
+    pub gaps: Vec<Gap>,
     /// What cannot be read, one by one.
     pub unreadable: Vec<ReplayError>,
     /// The files of torn tails that earlier openings cut; they stay until somebody removes them.
@@ -153,7 +158,35 @@ impl Store {
     /// # Errors
     /// As for [`JournalView::open`]; damage is in the report.
     pub fn verify(&self, id: SessionId) -> Result<VerifyReport, OpenError> {
-        let view = self.journal_view(id)?;
+        self.verify_watched(id, &Watch::default())
+    }
+
+    /// The same, and tells how far it has come, at most about every 256 KiB; a `Break` ends it.
+    ///
+    /// # Errors
+    /// As for [`Store::verify`], and [`OpenError::Aborted`].
+    pub fn verify_with_progress(
+        &self,
+        id: SessionId,
+        progress: impl FnMut(Progress) -> ControlFlow<()> + Send + 'static,
+    ) -> Result<VerifyReport, OpenError> {
+        self.verify_watched(id, &Watch::new(progress))
+    }
+
+    fn verify_watched(&self, id: SessionId, watch: &Watch) -> Result<VerifyReport, OpenError> {
+        let path = self.session_dir(id);
+        let view = JournalView::open_watched(self.inner.vfs.clone(), &path, watch)?;
+        let verified = self.verify_view(id, &view, watch);
+        watch.end();
+        watch.outcome(&path, verified)
+    }
+
+    fn verify_view(
+        &self,
+        id: SessionId,
+        view: &JournalView,
+        watch: &Watch,
+    ) -> Result<VerifyReport, OpenError> {
         let mut report = VerifyReport {
             session: id,
             events: 0,
@@ -161,16 +194,25 @@ impl Store {
             last_seq: Seq::ZERO,
             journal: view.report().clone(),
             damage: view.damage().cloned(),
+            gaps: Vec::new(),
             unreadable: Vec::new(),
             quarantined: view.quarantined().map_err(OpenError::Disk)?,
         };
         let mut order = Order::from(Seq::new(1));
-        let mut fold = Carried::new(&view)?;
+        let mut fold = Carried::new(view)?;
+        view.replay_begins(watch);
+        let mut last_record = Lsn::ZERO;
         for entry in view.read(Lsn::ZERO) {
             let entry = match entry {
                 Ok(entry) => entry,
                 Err(error @ ReadError::Header { .. }) => {
                     report.unreadable.push(error.into());
+                    continue;
+                }
+                Err(ReadError::Gap { first, last, kind }) => {
+                    order.damage();
+                    fold.stop();
+                    report.gaps.push(Gap::new(first, last, kind));
                     continue;
                 }
                 Err(error) => {
@@ -187,6 +229,13 @@ impl Store {
             if let Err(gap) = order.take(entry.seq) {
                 report.unreadable.push(gap);
             }
+            for gap in report.gaps.iter_mut().rev() {
+                if gap.first < last_record {
+                    break;
+                }
+                gap.followed_by(report.last_seq, entry.seq);
+            }
+            last_record = entry.lsn;
             report.last_seq = entry.seq;
             match decode(id, &entry, &self.inner.options.limits) {
                 Ok(Some((committed, _))) => {

@@ -18,6 +18,7 @@ mod listing;
 mod log;
 mod open;
 mod options;
+mod repair;
 mod replay;
 mod root;
 mod session;
@@ -25,6 +26,7 @@ mod state;
 mod turn;
 
 use std::io::ErrorKind;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -39,6 +41,7 @@ pub use io::{IoThreadGone, Stalled, Ticket};
 pub use listing::{Listed, SessionEntry, SessionStatus, VerifyReport};
 pub use open::OpenReport;
 pub use options::{Layout, StoreOptions};
+pub use repair::RepairError;
 pub use replay::Replay;
 pub use session::{Mode, Session};
 pub use state::{HistoryItem, OpenTurn, PendingGate};
@@ -48,7 +51,7 @@ pub use turn::{Loop, LoopSpec, Turn};
 
 use crate::event::SessionStarted;
 use crate::identity::SessionId;
-use crate::journal::{DiskError, JournalView, OpenError, Operation};
+use crate::journal::{DiskError, JournalView, OpenError, Operation, Progress, Watch};
 use crate::vfs::sim::SimVfs;
 use crate::vfs::{RealVfs, Vfs};
 use health::OpenSessions;
@@ -198,12 +201,13 @@ impl Store {
         self.inner.dir.join(SESSIONS).join(id.to_string())
     }
 
-    fn place<'a>(&'a self, path: &'a Path) -> Place<'a> {
+    fn place<'a>(&'a self, path: &'a Path, watch: Watch) -> Place<'a> {
         Place {
             vfs: &self.inner.vfs,
             path,
             options: &self.inner.options,
             io: &self.inner.io,
+            watch,
         }
     }
 
@@ -218,7 +222,7 @@ impl Store {
             None => SessionId::try_new().map_err(|error| SessionError::Prepare(error.into()))?,
         };
         let path = self.session_dir(id);
-        let place = self.place(&path);
+        let place = self.place(&path, Watch::default());
         // A directory that is there is a session, or half of one by somebody who was cut off: the
         // journal knows.
         create_dir(&self.inner.vfs, &path)
@@ -246,8 +250,32 @@ impl Store {
         id: SessionId,
         mode: Mode,
     ) -> Result<(Session, OpenReport), SessionError> {
+        self.open_watched(id, mode, Watch::default())
+    }
+
+    /// The same, and tells how far it has come: first what recovery reads of the active segment, then
+    /// the records that are folded; at most about every 256 KiB. A `Break` ends it at a moment when
+    /// nothing is half done.
+    ///
+    /// # Errors
+    /// As for [`Store::open_session`], and [`OpenError::Aborted`].
+    pub fn open_session_with_progress(
+        &self,
+        id: SessionId,
+        mode: Mode,
+        progress: impl FnMut(Progress) -> ControlFlow<()> + Send + 'static,
+    ) -> Result<(Session, OpenReport), SessionError> {
+        self.open_watched(id, mode, Watch::new(progress))
+    }
+
+    fn open_watched(
+        &self,
+        id: SessionId,
+        mode: Mode,
+        watch: Watch,
+    ) -> Result<(Session, OpenReport), SessionError> {
         let path = self.session_dir(id);
-        let place = self.place(&path);
+        let place = self.place(&path, watch);
         let opened = match mode {
             Mode::Write => open::open_for_writing(&place, id),
             Mode::Read => open::open_for_reading(&place, id),

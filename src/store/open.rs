@@ -20,7 +20,7 @@ use crate::event::{
 use crate::identity::{Coordinates, SessionId};
 use crate::journal::{
     Damage, Entry, FrameKind, Journal, JournalView, Lsn, NewRecord, Owner, ReadError,
-    RecoveryReport, Seq,
+    RecoveryReport, Seq, Watch,
 };
 use crate::vfs::Vfs;
 
@@ -92,6 +92,17 @@ pub(super) struct Place<'a> {
     pub(super) path: &'a Path,
     pub(super) options: &'a StoreOptions,
     pub(super) io: &'a Arc<IoThread>,
+    /// Who is told how far the opening has come.
+    pub(super) watch: Watch,
+}
+
+impl Place<'_> {
+    /// What was folded, unless it was ended.
+    fn folded(&self, folded: Folded) -> Result<Folded, SessionError> {
+        self.watch.end();
+        self.watch.dismiss();
+        Ok(self.watch.outcome(self.path, Ok(folded))?)
+    }
 }
 
 /// The state that a log's records fold to.
@@ -261,24 +272,26 @@ pub(super) fn open_for_writing(
     place: &Place<'_>,
     session: SessionId,
 ) -> Result<(Session, OpenReport), SessionError> {
-    let opening = Journal::open(
+    let opening = Journal::open_watched(
         place.vfs.clone(),
         place.path,
         Owner::Session(session),
         place.options.journal.clone(),
+        &place.watch,
     )?;
     let journal = opening.report().clone();
+    opening.replay_begins(&place.watch);
     let Folded {
         state,
         recovered,
         proven,
         unreadable,
-    } = fold(
+    } = place.folded(fold(
         session,
         opening.read(Lsn::ZERO),
         journal.watermark,
         place.options,
-    );
+    ))?;
     if let Some(error) = unreadable {
         return Err(error.into());
     }
@@ -344,14 +357,15 @@ pub(super) fn open_for_reading(
     place: &Place<'_>,
     session: SessionId,
 ) -> Result<(Session, OpenReport), SessionError> {
-    let view = JournalView::open(place.vfs.clone(), place.path)?;
+    let view = JournalView::open_watched(place.vfs.clone(), place.path, &place.watch)?;
     let journal = view.report().clone();
-    let folded = fold(
+    view.replay_begins(&place.watch);
+    let folded = place.folded(fold(
         session,
         view.read(Lsn::ZERO),
         journal.watermark,
         place.options,
-    );
+    ))?;
     let state = folded.state;
     if state.last == Seq::ZERO && folded.unreadable.is_none() && view.damage().is_none() {
         return Err(SessionError::NotFound(session));

@@ -5,15 +5,27 @@
 //! different calls ([`File::sync_data`] and [`Dir::sync`]), and every error is the bare
 //! [`io::Error`] of the system, so that the journal alone decides what it means.
 
+mod holder;
 #[cfg(any(unix, windows))]
 mod real;
+#[cfg(feature = "sim")]
 pub mod sim;
+// Store::in_memory needs a disk, and no more of it.
+#[cfg(not(feature = "sim"))]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    reason = "without the feature nobody crashes the disk"
+)]
+pub(crate) mod sim;
 
 use std::fmt::Debug;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use holder::Holder;
 #[cfg(any(unix, windows))]
 pub use real::RealVfs;
 
@@ -93,6 +105,10 @@ pub trait Vfs: Debug + Send + Sync + 'static {
     /// `None` if somebody else holds it (also another handle of this process). The lock ends when
     /// the value is dropped or the process dies.
     fn try_lock(&self, path: &Path) -> io::Result<Option<Box<dyn Lock>>>;
+    /// The process that uses this file system: what those are told who find a lock taken.
+    fn holder(&self) -> Holder {
+        Holder::this_process()
+    }
 }
 
 /// An open file.

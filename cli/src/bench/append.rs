@@ -24,6 +24,7 @@ const INFORMATION: f64 = 0.5;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plan {
     pub(super) writers: usize,
+    pub(super) tasks: bool,
     pub(super) size: usize,
     pub(super) rounds: usize,
     /// How long the limit and stepwell run in each round.
@@ -35,6 +36,7 @@ impl Plan {
         let rounds = ((args.seconds / ROUND) as usize).clamp(ROUNDS.0, ROUNDS.1);
         Plan {
             writers: usize::from(args.writers),
+            tasks: args.tasks,
             size: args.size as usize,
             rounds,
             part: Duration::from_secs_f64(args.seconds / rounds as f64 / 2.0),
@@ -100,7 +102,10 @@ fn one_round(
         1 => limit::overwrite(ring, plan.size, plan.part),
         writers => overwrite_group(ring, writers, plan.size, plan.part),
     };
-    let ours = || subject.threads(plan.writers, plan.size, plan.part);
+    let ours = || match plan.tasks {
+        true => subject.tasks(plan.writers, plan.size, plan.part),
+        false => subject.threads(plan.writers, plan.size, plan.part),
+    };
     let (limit, (stepwell, counts)) = match number % 2 {
         0 => (limit()?, ours()?),
         _ => {

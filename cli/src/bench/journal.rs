@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepwell::identity::SessionId;
-use stepwell::journal::{Journal, JournalOptions, NewRecord, NoCarry, Opening, Owner};
+use stepwell::journal::{Journal, JournalOptions, NewRecord, NoCarry, Opening, OwnedRecord, Owner};
 use stepwell::vfs::{RealVfs, Vfs};
 
 use super::BenchError;
 use super::counting::{CountingVfs, Counts};
 use super::folder::Folder;
-use super::measure::{Run, drive, payload};
+use super::measure::{Run, drive, drive_tasks, payload};
 
 /// Records of the journals that are read and opened, and how many of them go into one batch.
 pub(super) const RECORD: usize = 4096;
@@ -25,7 +25,7 @@ const GROWN: u64 = 8 << 20;
 /// A journal on the disk, with one session.
 #[derive(Debug)]
 pub(super) struct Subject {
-    pub(super) journal: Journal,
+    pub(super) journal: Arc<Journal>,
     session: SessionId,
     vfs: CountingVfs,
     path: PathBuf,
@@ -84,7 +84,7 @@ impl Subject {
         let journal = create(Arc::new(vfs.clone()), &path, session)?;
         fill(&journal, session, GROWN)?;
         Ok(Subject {
-            journal,
+            journal: Arc::new(journal),
             session,
             vfs,
             path,
@@ -122,6 +122,30 @@ impl Subject {
         });
         let before = self.vfs.counts();
         let run = drive(works.collect(), duration)?;
+        Ok((run, self.vfs.counts().since(before)))
+    }
+
+    /// The same with tasks of an async runtime.
+    pub(super) fn tasks(
+        &self,
+        writers: usize,
+        size: usize,
+        duration: Duration,
+    ) -> Result<(Run, Counts), BenchError> {
+        let work = |number: usize| {
+            let payload = payload(size, number as u64 + 1);
+            let (journal, session) = (self.journal.clone(), self.session);
+            move || {
+                let payload = payload.clone();
+                let ticket = journal.submit(vec![OwnedRecord { session, payload }], None);
+                async move {
+                    drop(ticket.await?);
+                    Ok(())
+                }
+            }
+        };
+        let before = self.vfs.counts();
+        let run = drive_tasks(writers, duration, work)?;
         Ok((run, self.vfs.counts().since(before)))
     }
 }

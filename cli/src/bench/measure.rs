@@ -51,21 +51,63 @@ where
             .map(|thread| thread.join().unwrap_or(Err(BenchError::Panic)))
             .collect()
     });
-    let parts = outcomes.into_iter().collect::<Result<Vec<_>, _>>()?;
-    let start = parts.iter().map(|(start, ..)| *start).min();
-    let end = parts.iter().map(|(_, end, _)| *end).max();
-    let mut latencies: Vec<u32> = parts.into_iter().flat_map(|(.., all)| all).collect();
-    latencies.sort_unstable();
-    Ok(Run {
-        elapsed: match (start, end) {
-            (Some(start), Some(end)) => end - start,
-            _ => Duration::ZERO,
-        },
-        latencies,
-    })
+    Ok(Run::of(outcomes.into_iter().collect::<Result<_, _>>()?))
 }
 
+/// The same with tasks of an async runtime: `work` makes one piece of work of each number.
+pub(super) fn drive_tasks<W, F>(
+    tasks: usize,
+    duration: Duration,
+    work: impl Fn(usize) -> W,
+) -> Result<Run, BenchError>
+where
+    W: FnMut() -> F + Send + 'static,
+    F: Future<Output = Result<(), BenchError>> + Send,
+{
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .build()
+        .map_err(BenchError::Runtime)?;
+    let room = ((duration.as_secs_f64() * RATE) as usize).clamp(ROOM.0, ROOM.1);
+    let one = |mut work: W| async move {
+        let mut latencies: Vec<u32> = Vec::with_capacity(room);
+        let start = Instant::now();
+        let mut before = start;
+        while before - start < duration {
+            work().await?;
+            let now = Instant::now();
+            latencies.push(u32::try_from((now - before).as_nanos()).unwrap_or(u32::MAX));
+            before = now;
+        }
+        Ok((start, before, latencies))
+    };
+    let handles: Vec<_> = (0..tasks)
+        .map(|number| runtime.spawn(one(work(number))))
+        .collect();
+    let parts = handles
+        .into_iter()
+        .map(|handle| runtime.block_on(handle).unwrap_or(Err(BenchError::Panic)))
+        .collect::<Result<_, _>>()?;
+    Ok(Run::of(parts))
+}
+
+/// When one thread or task began and ended, and how long each of its appends took.
+type Part = (Instant, Instant, Vec<u32>);
+
 impl Run {
+    fn of(parts: Vec<Part>) -> Run {
+        let start = parts.iter().map(|(start, ..)| *start).min();
+        let end = parts.iter().map(|(_, end, _)| *end).max();
+        let mut latencies: Vec<u32> = parts.into_iter().flat_map(|(.., all)| all).collect();
+        latencies.sort_unstable();
+        Run {
+            elapsed: match (start, end) {
+                (Some(start), Some(end)) => end - start,
+                _ => Duration::ZERO,
+            },
+            latencies,
+        }
+    }
+
     pub(super) fn appends(&self) -> u64 {
         self.latencies.len() as u64
     }

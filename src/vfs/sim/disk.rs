@@ -231,6 +231,12 @@ impl Disk {
         }
     }
 
+    pub(super) fn lives(&self, process: u64) -> bool {
+        self.processes
+            .get(&process)
+            .is_some_and(|process| !process.crashed)
+    }
+
     /// Whether the process may make this call, counted towards its crash.
     pub(super) fn admits(&mut self, process: u64, op: &Op) -> bool {
         let Some(process) = self

@@ -47,6 +47,7 @@ mod names;
 mod node;
 mod power;
 mod rest;
+mod stall;
 mod trace;
 mod volume;
 
@@ -61,6 +62,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub use content::SECTOR;
 pub use fault::{Crashed, FaultKind};
 pub use power::{ChoicePoint, Part, PowerLoss, PowerLossImages};
+pub use stall::Stall;
 pub use trace::{Call, Op, Outcome, TRACE_LIMIT};
 
 #[cfg(doc)]
@@ -83,6 +85,7 @@ pub struct SimVfs {
 struct Shared {
     disk: Mutex<Disk>,
     hook: Mutex<Option<Arc<Hook>>>,
+    stalls: stall::Stalls,
 }
 
 impl SimVfs {
@@ -96,6 +99,7 @@ impl SimVfs {
         let shared = Shared {
             disk: Mutex::new(disk),
             hook: Mutex::new(None),
+            stalls: stall::Stalls::default(),
         };
         SimVfs {
             shared: Arc::new(shared),
@@ -124,6 +128,8 @@ impl SimVfs {
         let mut disk = self.shared.lock();
         disk.end_process(self.process());
         self.process.store(disk.add_process(), Ordering::SeqCst);
+        drop(disk);
+        self.shared.stalls.wake();
     }
 
     /// Cuts the power: kills all processes and leaves of the unsynced changes what `loss` says.
@@ -139,6 +145,8 @@ impl SimVfs {
         let mut disk = self.shared.lock();
         disk.lose_power(choose);
         self.process.store(disk.add_process(), Ordering::SeqCst);
+        drop(disk);
+        self.shared.stalls.wake();
     }
 
     /// Every image that a power loss now could leave. This disk stays as it is.
@@ -314,7 +322,7 @@ impl Shared {
         self.hook.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One call of a process: hook, crash, fault, the thing itself, trace.
+    /// One call of a process: hook, stall, crash, fault, the thing itself, trace.
     fn call<T>(
         &self,
         process: u64,
@@ -326,6 +334,7 @@ impl Shared {
         if let Some(hook) = hook {
             hook(&op);
         }
+        self.stalls.pass(&op, || self.lock().lives(process));
         let mut disk = self.lock();
         let result = if disk.admits(process, &op) {
             match disk.faults.hit(&op) {

@@ -11,7 +11,7 @@ use super::handle::{DEVICE, Handle, SimDir, SimFile, SimLock};
 use super::names::{DirBody, parts};
 use super::node::FileBody;
 use super::trace::Op;
-use crate::vfs::{Access, Dir, Entry, File, FileId, Lock, Vfs};
+use crate::vfs::{Access, Dir, Entry, File, FileId, Holder, Lock, Vfs};
 
 impl SimVfs {
     fn by_path<T>(
@@ -44,6 +44,10 @@ impl SimVfs {
 }
 
 impl Vfs for SimVfs {
+    fn holder(&self) -> Holder {
+        Holder::simulated(u32::try_from(self.process()).unwrap_or(u32::MAX))
+    }
+
     fn create_dir(&self, path: &Path) -> io::Result<()> {
         self.by_path(Op::CreateDir { path: path.into() }, |disk, _| {
             let (dir, name) = disk.vacant(path)?;

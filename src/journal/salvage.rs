@@ -1,0 +1,259 @@
+//! What can still be read of a damaged journal (P6): the listed segments that are there, or, without
+//! a manifest, the segments that the files themselves speak of.
+//!
+//! Without a manifest nothing says which files count. Three rules of the writer do (W6, W9): numbers
+//! go up with epochs, so a file with a lower epoch than one before it was left behind by somebody
+//! who was overtaken; of two files that hold the same Lsn the one of the newer epoch counts; and of
+//! the generations of one number the newest. That holds of files that were listed, and a file is listed
+//! before it gets the fence of its epoch; one without a fence that reaches less far without a break
+//! than the one before it was never finished.
+
+use std::collections::BTreeMap;
+
+use super::Lsn;
+use super::decision::{Evidence, ManifestEvidence};
+use super::directory::{Directory, OpenFile};
+use super::error::DiskError;
+use super::evidence::{holds_fence, read_seal, read_slots, read_static_header};
+use super::frame::Place;
+use super::manifest::SegmentEntry;
+use super::names::Name;
+use super::scan::{Found, Window, scan, search_headers};
+use super::segment::{FRAMES, HeaderFound, MAX_CAPACITY};
+use super::spans::Span;
+use crate::identity::SessionId;
+use crate::vfs::Access;
+
+/// Gives the spans that can be read, and the highest watermark that anything readable claims.
+pub(crate) fn salvage(
+    directory: &Directory,
+    evidence: &Evidence,
+) -> Result<(Vec<Span>, Lsn), DiskError> {
+    // All of them finished: what was listed behind them is lost with a newer manifest.
+    let outdated = evidence.newer_segment.is_some()
+        || evidence
+            .segments
+            .iter()
+            .all(|segment| segment.end.is_some());
+    match &evidence.manifest {
+        ManifestEvidence::Good(manifest) if !outdated => listed(directory, &manifest.segments),
+        _ => by_headers(directory),
+    }
+}
+
+fn listed(directory: &Directory, entries: &[SegmentEntry]) -> Result<(Vec<Span>, Lsn), DiskError> {
+    let mut spans: Vec<Span> = Vec::new();
+    let mut watermark = Lsn::ZERO;
+    let mut base = Lsn::ZERO;
+    // Whether the Lsn before the next segment is only a guess.
+    let mut guess = false;
+    for entry in entries {
+        let file = directory.open_segment(&entry.name, Access::Read)?;
+        let mut end = entry.end.map(|end| (end.offset, end.last));
+        if let Some(file) = file.as_ref().filter(|_| end.is_none()) {
+            let seal = read_seal(file, &entry.place())?;
+            end = seal.map(|seal| (seal.end, seal.last));
+        }
+        let span = match (end, file) {
+            // An absent segment with a known end leaves a range that the reader reports.
+            (Some((end, last)), _) => Span {
+                entry: *entry,
+                base,
+                end,
+                last,
+            },
+            (None, Some(file)) => {
+                let content = Content::read(&file, entry, base, guess)?;
+                watermark = watermark.max(content.claim);
+                content.span(content.last)
+            }
+            (None, None) => {
+                guess = true;
+                continue;
+            }
+        };
+        if end.is_some() {
+            watermark = watermark.max(span.last);
+        }
+        base = span.last;
+        guess = end.is_none();
+        spans.push(span);
+    }
+    Ok((spans, watermark))
+}
+
+fn by_headers(directory: &Directory) -> Result<(Vec<Span>, Lsn), DiskError> {
+    let mut newest: BTreeMap<u64, Content> = BTreeMap::new();
+    for (_, name) in directory.names()? {
+        let Name::Segment(name) = name else { continue };
+        let Some(file) = directory.open_segment(&name, Access::Read)? else {
+            continue;
+        };
+        let HeaderFound::Good(header) = read_static_header(&file)? else {
+            continue;
+        };
+        let entry = SegmentEntry {
+            name,
+            end: None,
+            log: header.log,
+            session: SessionId::nil(),
+        };
+        let mut content = Content::read(&file, &entry, Lsn::ZERO, true)?;
+        if content.frames.is_empty() {
+            continue;
+        }
+        content.fenced = holds_fence(directory, &name, header.log)?;
+        // The listing is sorted: the generations of a number come in their order.
+        match newest.get(&name.number) {
+            Some(older) if !content.replaces(older) => {}
+            _ => {
+                newest.insert(name.number, content);
+            }
+        }
+    }
+    let mut counting: Vec<Content> = Vec::new();
+    for content in newest.into_values() {
+        let before = counting.last();
+        let left_behind =
+            before.is_some_and(|before| content.entry.name.epoch < before.entry.name.epoch);
+        let unfinished =
+            before.is_some_and(|before| content.base < before.whole && !content.replaces(before));
+        if left_behind || unfinished {
+            continue;
+        }
+        // What it holds too is older there, and may have been given up.
+        while let Some(before) = counting.last_mut()
+            && before.last > content.base
+        {
+            before.cut(content.base);
+            if before.last > before.base {
+                break;
+            }
+            counting.pop();
+        }
+        counting.push(content);
+    }
+    let claims = counting.iter().map(|content| content.claim);
+    let watermark = claims.max().unwrap_or(Lsn::ZERO);
+    let spans = counting.iter().map(|content| content.span(content.last));
+    Ok((spans.collect(), watermark))
+}
+
+/// The headers of one segment file.
+struct Content {
+    entry: SegmentEntry,
+    base: Lsn,
+    /// The last Lsn that is shown.
+    last: Lsn,
+    /// The last Lsn up to which whole batches follow each other without a break; only for guesses.
+    whole: Lsn,
+    /// Whether it holds the fence of its epoch; only for guesses.
+    fenced: bool,
+    /// The highest watermark that its headers, its slots and its seal claim.
+    claim: Lsn,
+    frames: Vec<Found>,
+    /// The end and the last Lsn by its seal.
+    seal: Option<(u64, Lsn)>,
+}
+
+impl Content {
+    fn read(
+        file: &OpenFile,
+        entry: &SegmentEntry,
+        base: Lsn,
+        guess: bool,
+    ) -> Result<Content, DiskError> {
+        let place = entry.place();
+        let seal = read_seal(file, &place)?.map(|seal| (seal.end, seal.last));
+        let limit = file.len()?.min(FRAMES.saturating_add(MAX_CAPACITY));
+        let mut window = Window::new(file.clone());
+        let mut frames: Vec<Found> = Vec::new();
+        let slots = read_slots(file, &place)?;
+        let slots = slots.iter().map(|slot| slot.watermark);
+        let mut claim = slots.fold(Lsn::ZERO, Lsn::max);
+        let mut last = base;
+        // Payloads are checked when they are read: a header says that the record was there.
+        for found in search_headers(&mut window, &place, FRAMES, limit)? {
+            claim = claim.max(found.header.watermark);
+            if found.header.lsn > last && found.end() <= limit {
+                last = Lsn::new(found.header.next_lsn().get() - 1);
+                frames.push(found);
+            }
+        }
+        let mut content = Content {
+            entry: *entry,
+            base,
+            last,
+            whole: Lsn::ZERO,
+            fenced: false,
+            claim,
+            frames,
+            seal,
+        };
+        // What stood before it is lost: the first frame says where the segment begins. One that does
+        // not stand at the beginning has lost at least one before it.
+        if guess && let Some(first) = content.frames.first() {
+            let missing = if first.offset == FRAMES { 1 } else { 2 };
+            let before = first.header.lsn.get().saturating_sub(missing);
+            content.base = Lsn::new(before).max(base);
+            content.whole = whole(&mut window, &place, &content.frames, limit)?;
+        }
+        match seal {
+            Some((_, last)) => {
+                content.claim = content.claim.max(last);
+                content.last = content.last.max(last);
+            }
+            // The rest of a batch is missed by the reader: half of one is never shown as if it were
+            // whole (P3).
+            None => content.last = content.frames.last().map_or(base, end_of_batch).max(base),
+        }
+        Ok(content)
+    }
+
+    /// Shows nothing above an Lsn.
+    fn cut(&mut self, last: Lsn) {
+        self.frames.retain(|frame| frame.header.lsn <= last);
+        let next = self.frames.last().map(|frame| frame.header.next_lsn());
+        self.last = next.map_or(self.base, |next| Lsn::new(next.get() - 1));
+        self.seal = None;
+    }
+
+    /// Whether it takes the place of an older file that holds the same Lsns.
+    fn replaces(&self, older: &Content) -> bool {
+        self.fenced || self.whole >= older.whole
+    }
+
+    fn span(&self, last: Lsn) -> Span {
+        let frames = self.frames.last().map_or(FRAMES, Found::end);
+        Span {
+            entry: self.entry,
+            base: self.base,
+            end: self.seal.map_or(frames, |(end, _)| end.max(frames)),
+            last,
+        }
+    }
+}
+
+/// The last Lsn of whole batches, payloads included, that follow each other from the first frame on.
+fn whole(
+    window: &mut Window,
+    place: &Place,
+    frames: &[Found],
+    limit: u64,
+) -> Result<Lsn, DiskError> {
+    let Some(first) = frames.first().filter(|first| first.offset == FRAMES) else {
+        return Ok(Lsn::ZERO);
+    };
+    let base = Lsn::new(first.header.lsn.get().saturating_sub(1));
+    let found = scan(window, place, FRAMES, base, limit)?;
+    let last = found.frames.iter().rfind(|frame| frame.header.ends_batch());
+    Ok(last.map_or(base, |frame| Lsn::new(frame.header.next_lsn().get() - 1)))
+}
+
+/// The Lsn of the last frame of the batch that a frame belongs to.
+fn end_of_batch(frame: &Found) -> Lsn {
+    let header = &frame.header;
+    let behind = header.batch_count.saturating_sub(header.batch_index).max(1);
+    let last = header.next_lsn().get() - 1;
+    Lsn::new(last.saturating_add(u64::from(behind) - 1))
+}

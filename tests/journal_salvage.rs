@@ -1,0 +1,144 @@
+//! What is left of a damaged journal, and what views keep: findings of the simulation.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs
+)]
+
+mod support;
+
+use stepwell::journal::{Entry, JournalOptions, JournalView, Lsn, ReadError};
+use stepwell::vfs::Vfs;
+use stepwell::vfs::sim::{PowerLoss, SimVfs};
+use support::*;
+
+fn view(disk: &SimVfs) -> JournalView {
+    JournalView::open(vfs(disk), &dir()).unwrap()
+}
+
+fn entries(view: &JournalView) -> Vec<Entry> {
+    view.read(Lsn::ZERO).filter_map(Result::ok).collect()
+}
+
+fn small() -> JournalOptions {
+    JournalOptions {
+        first_capacity: 4096,
+        max_capacity: 4096,
+        ..options(1 << 20)
+    }
+}
+
+/// Simulation, seed 1: with its first frame damaged, the view began at the second Lsn, did not find
+/// it at the beginning of the file, and passed over it too.
+#[test]
+fn damage_to_the_first_record_hides_no_other() {
+    let disk = disk();
+    let journal = create(&disk, &small()).unwrap();
+    let mut books = Books::default();
+    for _ in 0..4 {
+        assert!(books.append(&journal, 1, 100));
+    }
+    let whole = entries(&view(&disk));
+    disk.kill();
+    for frame in &whole {
+        let damaged = disk.snapshot();
+        let path = dir().join(frame.position.segment.to_string());
+        damaged.flip_byte(&path, frame.position.offset).unwrap();
+        let seen = view(&damaged);
+        if frame.lsn == whole.last().unwrap().lsn {
+            continue;
+        }
+        assert!(seen.damage().is_some());
+        let rest: Vec<Entry> = whole
+            .iter()
+            .filter(|entry| entry.lsn != frame.lsn)
+            .cloned()
+            .collect();
+        let shown: Vec<Lsn> = entries(&seen).iter().map(|entry| entry.lsn).collect();
+        let expected: Vec<Lsn> = rest.iter().map(|entry| entry.lsn).collect();
+        assert_eq!(shown, expected, "{} is damaged", frame.lsn);
+        let gaps = seen.read(Lsn::ZERO).filter_map(Result::err);
+        let gap = gaps.map(|error| match error {
+            ReadError::Damaged { first, last, .. } => (first, last),
+            other => panic!("{other}"),
+        });
+        assert_eq!(gap.collect::<Vec<_>>(), [(frame.lsn, frame.lsn)]);
+    }
+}
+
+/// Simulation, seeds 57 and 973: without a manifest, files that count no more (of an overtaken
+/// writer, or of an opening that was cut off) were read, and their records called proven.
+#[test]
+fn without_a_manifest_nothing_comes_up_that_was_given_up() {
+    for supersede in [0, 1 << 20] {
+        let options = JournalOptions {
+            supersede_limit: supersede,
+            ..small()
+        };
+        let disk = disk();
+        let stale = create(&disk, &options).unwrap();
+        let mut books = Books::default();
+        assert!(books.append(&stale, 2, 100));
+        disk.open_dir(&dir()).unwrap().sync().unwrap();
+        let new = disk.new_process();
+        new.break_lock(dir().join("LOCK")).unwrap();
+        let journal = begin(open(&new, &options).unwrap()).unwrap();
+        // In the old file, whose name is not gone for good yet; more than the new one holds.
+        let mut given_up = Books {
+            next: 1000,
+            ..Books::default()
+        };
+        assert!(!given_up.append(&stale, 3, 100));
+        assert!(books.append(&journal, 1, 100));
+        let whole = entries(&view(&new));
+        drop((stale, journal));
+        new.power_loss(PowerLoss::DropAll);
+        let files = new.files().into_iter().map(|(path, _)| path);
+        let manifest = files.filter(|path| path.to_string_lossy().contains("MANIFEST"));
+        new.flip_byte(manifest.max().unwrap(), 100).unwrap();
+        let seen = view(&new);
+        assert!(seen.damage().is_some());
+        assert_eq!(
+            records(entries(&seen).into_iter().map(Ok)),
+            books.acknowledged
+        );
+        assert_eq!(entries(&seen).len(), whole.len());
+    }
+}
+
+/// Simulation, seed 3449: a view was opened between a roll and the first record behind it; the next
+/// opening copied the sealed segment, and the view could not read it any more.
+#[test]
+fn a_view_reads_on_after_the_next_opening_whenever_it_was_opened() {
+    let options = small();
+    let start = disk();
+    let mut books = Books::default();
+    let journal = create(&start, &options).unwrap();
+    assert!(books.append(&journal, 1, 900));
+    drop(journal);
+    start.kill();
+    for calls in 0.. {
+        let disk = start.snapshot();
+        let mut books = books.clone();
+        disk.crash_after(calls);
+        let mut finished = false;
+        if let Ok(opening) = open(&disk, &options)
+            && let Ok(journal) = begin(opening)
+        {
+            finished = (0..4).all(|_| books.append(&journal, 2, 700));
+        }
+        let looking = disk.new_process();
+        let kept = view(&looking);
+        let before = entries(&kept);
+        disk.kill();
+        let journal = begin(open(&disk, &options).unwrap()).unwrap();
+        assert!(books.append(&journal, 1, 100));
+        let after: Vec<Entry> = kept.read(Lsn::ZERO).map(|entry| entry.unwrap()).collect();
+        assert_eq!(after, before, "opened after {calls} calls");
+        if finished {
+            break;
+        }
+    }
+}
