@@ -9,10 +9,11 @@
 
 mod support;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use stepwell::journal::{
-    AppendError, FaultCause, Journal, Lsn, NoCarry, NotCommitted, OpenError, Owner, Workers,
+    AppendError, FaultCause, Journal, JournalFollower, Lsn, NoCarry, NotCommitted, OpenError,
+    Owner, Workers,
 };
 use stepwell::vfs::sim::{FaultKind, Op, PowerLoss, SimVfs};
 use support::*;
@@ -262,4 +263,50 @@ fn no_call_for_a_handle_leaves_an_outcome_unknown() {
         }
     }
     panic!("it never ended");
+}
+
+/// What is appended after a park is vouched for when it is quiet again, as ever.
+#[test]
+fn the_witness_goes_on_after_a_park() {
+    let disk = disk();
+    let workers = Workers::manual();
+    let journal = journal(&disk, &workers).unwrap();
+    let mut books = Books::default();
+    let other = Arc::new(disk.new_process());
+    let mut follower = JournalFollower::open(other, &dir(), Lsn::new(2)).unwrap();
+    for _ in 0..3 {
+        assert!(books.append(&journal, 1, 100));
+        journal.park().unwrap();
+        while workers.run_one() {}
+        assert!(books.append(&journal, 1, 100));
+        while workers.run_one() {}
+        assert_eq!(follower.poll().unwrap().len(), 2);
+    }
+}
+
+/// A look of the witness that waits for the park to end does not touch the closed files.
+#[test]
+fn a_witness_that_comes_late_finds_it_parked() {
+    let disk = disk();
+    let workers = Workers::manual();
+    let journal = journal(&disk, &workers).unwrap();
+    let mut books = Books::default();
+    assert!(books.append(&journal, 1, 100));
+    let (late, looks) = (workers.clone(), Arc::new(Mutex::new(None)));
+    let look = looks.clone();
+    disk.set_hook(move |op| {
+        let mut look = look.lock().unwrap();
+        if op.is_sync() && look.is_none() {
+            let workers = late.clone();
+            *look = Some(std::thread::spawn(move || workers.run_one()));
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    });
+    journal.park().unwrap();
+    let look = looks.lock().unwrap().take().unwrap();
+    assert!(look.join().unwrap());
+    disk.clear_hook();
+    assert_eq!(journal.fault(), None);
+    assert!(books.append(&journal, 1, 100));
+    assert_eq!(all(&journal), books.acknowledged);
 }
