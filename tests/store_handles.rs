@@ -108,7 +108,8 @@ fn a_session_holds_few_files() {
     settled(&[]);
     let id = first;
     let (view, _) = store.open_session(id, Mode::Read).unwrap();
-    settled(&["seg"]);
+    // Also the one before it, when no manifest names its end yet: the next owner may replace it.
+    assert!(held().iter().all(|name| name == "seg") && held().len() <= 2);
     assert_eq!(view.last_seq(), Seq::new(202));
 }
 
