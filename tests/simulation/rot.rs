@@ -157,7 +157,10 @@ impl Log<'_> {
     /// Does one thing to the disk; `None` if there was nothing to damage.
     fn damage(&self, disk: &SimVfs, rng: &mut Rng) -> Option<Damage> {
         let mut files = disk.files();
-        files.retain(|(path, length)| *length > 0 && !path.ends_with("LOCK"));
+        files.retain(|(path, length)| {
+            // Neither is part of the log.
+            *length > 0 && !path.ends_with("LOCK") && !path.ends_with("HOLDER")
+        });
         let (mut file, length) = files.get(rng.below(files.len() as u64) as usize)?.clone();
         let mut offset = rng.below(length);
         if rng.chance(70) && !self.entries.is_empty() {
