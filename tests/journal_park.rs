@@ -92,6 +92,10 @@ fn it_goes_on_as_if_nothing_had_been() {
         if number % 5 == 0 {
             workers.run_one();
         }
+        if number % 4 == 0 {
+            // The next segment is ready, perhaps.
+            while workers.run_one() {}
+        }
         if number % 3 == 0 {
             journal.park().unwrap();
             journal.park().unwrap();
