@@ -16,6 +16,7 @@ use stepwell::journal::{
     AppendError, FaultCause, Journal, JournalView, Lsn, NoCarry, NotCommitted, Owner, Workers,
 };
 use stepwell::vfs::sim::{FaultKind, Op, PowerLoss, SimVfs};
+use stepwell::vfs::{Access, Vfs};
 use support::*;
 
 fn journal(disk: &SimVfs) -> (Journal, Workers) {
@@ -251,4 +252,37 @@ fn a_group_between_a_slot_and_its_sync_gets_a_slot_of_its_own() {
     let view = JournalView::open(vfs(&disk), &dir()).unwrap();
     assert_eq!(view.report().watermark, Lsn::new(3));
     assert_eq!(changes(&disk).last().unwrap(), "sync");
+}
+
+/// A session that is closed keeps no more of the disk than it needs: what was sealed is cut to its
+/// end, and the empty successor to its header.
+#[test]
+fn a_clean_close_leaves_no_unused_space() {
+    let disk = disk();
+    let (journal, workers) = journal(&disk);
+    fill_half(&journal);
+    while workers.run_one() {}
+    let before = disk.used();
+    journal.close().unwrap();
+    drop(journal);
+    // The fence and two records with their headers, footer and seal; and the successor's four blocks.
+    let frames = 2 * 5080 + 112;
+    assert!(disk.used() < before, "{before}");
+    let small = |name: &str| name.starts_with("MANIFEST") || name == "LOCK" || name == "HOLDER";
+    let segments: u64 = disk
+        .list(&dir())
+        .unwrap()
+        .into_iter()
+        .filter(|entry| !small(&entry.name))
+        .map(|entry| {
+            disk.open(&dir().join(entry.name), Access::Read)
+                .unwrap()
+                .len()
+                .unwrap()
+        })
+        .sum();
+    assert!(
+        segments < 2 * 16 * 1024 + frames + 4096 + 1024,
+        "{segments}"
+    );
 }

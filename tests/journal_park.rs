@@ -92,6 +92,10 @@ fn it_goes_on_as_if_nothing_had_been() {
         if number % 5 == 0 {
             workers.run_one();
         }
+        if number % 4 == 0 {
+            // The next segment is ready, perhaps.
+            while workers.run_one() {}
+        }
         if number % 3 == 0 {
             journal.park().unwrap();
             journal.park().unwrap();
@@ -292,6 +296,8 @@ fn a_witness_that_comes_late_finds_it_parked() {
     let journal = journal(&disk, &workers).unwrap();
     let mut books = Books::default();
     assert!(books.append(&journal, 1, 100));
+    // It has seen the last record, so the next look takes the token.
+    assert!(workers.run_one());
     let (late, looks) = (workers.clone(), Arc::new(Mutex::new(None)));
     let look = looks.clone();
     disk.set_hook(move |op| {

@@ -243,7 +243,7 @@ impl Preparer {
     pub(crate) fn stop(&self) {
         let mut work = lock(&self.work);
         work.stopped = true;
-        work.trims.clear();
+        self.trim(&mut work);
         if self.fault.get().is_none() {
             match std::mem::replace(&mut work.stage, Stage::Idle) {
                 Stage::Filling(filling) => filling.abandon(&self.directory),

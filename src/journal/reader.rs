@@ -229,7 +229,8 @@ impl Reader {
             }
             Ok(_) => {
                 let from = offset + super::frame::ALIGN;
-                match next_header(&mut current.window, &place, from, first.next(), span.end) {
+                let (name, least) = (&span.entry.name, first.next());
+                match next_header(&mut current.window, name, &place, from, least, span.end) {
                     Err(error) => Some(self.disk(error)),
                     Ok(found) => {
                         let last = match found {

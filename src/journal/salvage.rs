@@ -5,10 +5,10 @@
 //! go up with epochs, so a file with a lower epoch than one before it was left behind by somebody
 //! who was overtaken; of two files that hold the same Lsn the one of the newer epoch counts; and of
 //! the generations of one number the newest. That holds of files that were listed, and a file is listed
-//! before it gets the fence of its epoch; one without a fence that reaches less far without a break
+//! before the fence of its epoch is written; one without that reaches less far without a break
 //! than the one before it was never finished.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use super::Lsn;
 use super::decision::{Evidence, ManifestEvidence};
@@ -18,7 +18,7 @@ use super::evidence::{holds_fence, read_seal, read_slots, read_static_header};
 use super::frame::Place;
 use super::manifest::SegmentEntry;
 use super::names::Name;
-use super::scan::{Found, Window, scan, search_headers};
+use super::scan::{Found, Window, may_hold, scan, search_headers};
 use super::segment::{FRAMES, HeaderFound, MAX_CAPACITY};
 use super::spans::Span;
 use crate::identity::SessionId;
@@ -83,7 +83,8 @@ fn listed(directory: &Directory, entries: &[SegmentEntry]) -> Result<(Vec<Span>,
 }
 
 fn by_headers(directory: &Directory) -> Result<(Vec<Span>, Lsn), DiskError> {
-    let mut newest: BTreeMap<u64, Content> = BTreeMap::new();
+    let mut found: Vec<Content> = Vec::new();
+    let mut fenced: HashSet<u64> = HashSet::new();
     for (_, name) in directory.names()? {
         let Name::Segment(name) = name else { continue };
         let Some(file) = directory.open_segment(&name, Access::Read)? else {
@@ -98,16 +99,25 @@ fn by_headers(directory: &Directory) -> Result<(Vec<Span>, Lsn), DiskError> {
             log: header.log,
             session: SessionId::nil(),
         };
-        let mut content = Content::read(&file, &entry, Lsn::ZERO, true)?;
+        let content = Content::read(&file, &entry, Lsn::ZERO, true)?;
         if content.frames.is_empty() {
             continue;
         }
-        content.fenced = holds_fence(directory, &name, header.log)?;
+        if holds_fence(directory, &name, header.log)? {
+            fenced.insert(name.epoch);
+        }
+        found.push(content);
+    }
+    let mut newest: BTreeMap<u64, Content> = BTreeMap::new();
+    for mut content in found {
+        // A fence that did not fit beside what was kept stands in the next segment.
+        content.fenced = fenced.contains(&content.entry.name.epoch);
+        let number = content.entry.name.number;
         // The listing is sorted: the generations of a number come in their order.
-        match newest.get(&name.number) {
+        match newest.get(&number) {
             Some(older) if !content.replaces(older) => {}
             _ => {
-                newest.insert(name.number, content);
+                newest.insert(number, content);
             }
         }
     }
@@ -147,7 +157,7 @@ struct Content {
     last: Lsn,
     /// The last Lsn up to which whole batches follow each other without a break; only for guesses.
     whole: Lsn,
-    /// Whether it holds the fence of its epoch; only for guesses.
+    /// Whether the fence of its epoch was found, here or behind it; only for guesses.
     fenced: bool,
     /// The highest watermark that its headers, its slots and its seal claim.
     claim: Lsn,
@@ -174,6 +184,9 @@ impl Content {
         let mut last = base;
         // Payloads are checked when they are read: a header says that the record was there.
         for found in search_headers(&mut window, &place, FRAMES, limit)? {
+            if !may_hold(&entry.name, &found.header) {
+                continue;
+            }
             claim = claim.max(found.header.watermark);
             if found.header.lsn > last && found.end() <= limit {
                 last = Lsn::new(found.header.next_lsn().get() - 1);

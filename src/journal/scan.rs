@@ -3,6 +3,7 @@
 use super::directory::OpenFile;
 use super::error::DiskError;
 use super::frame::{self, ALIGN, HEADER, Header, Place};
+use super::names::SegmentName;
 use super::{FrameKind, Lsn};
 
 /// Bytes that are read from the disk at once.
@@ -228,6 +229,7 @@ pub(crate) fn last_nonzero(window: &mut Window, from: u64, limit: u64) -> Result
 /// from `least` on. Its payload is checked when it is read, so each byte is checked once (P14).
 pub(crate) fn next_header(
     window: &mut Window,
+    name: &SegmentName,
     place: &Place,
     from: u64,
     least: Lsn,
@@ -236,7 +238,9 @@ pub(crate) fn next_header(
     let mut next = from;
     while let Some(offset) = next_magic(window, next, limit)? {
         let head = window.get(offset, HEADER as usize)?;
-        if let Some(header) = frame::decode_header(head, place, offset) {
+        if let Some(header) = frame::decode_header(head, place, offset)
+            && may_hold(name, &header)
+        {
             // The same bound as in the decision: no frame can be further on than the bytes allow.
             let most = least.get().saturating_add((offset - from) / HEADER);
             let spans = matches!(header.kind, FrameKind::Erased | FrameKind::Lost);
@@ -247,4 +251,14 @@ pub(crate) fn next_header(
         next = offset + ALIGN;
     }
     Ok(None)
+}
+
+/// Whether a file can hold a frame with this header as its own. A payload may hold the image of a
+/// frame of an earlier generation, at its very place: it has the epoch of that one, while all frames
+/// of a file that superseded another were stamped anew with the epoch of the file (W5, W9).
+pub(crate) fn may_hold(name: &SegmentName, header: &Header) -> bool {
+    match name.generation {
+        0 => header.epoch <= name.epoch,
+        _ => header.epoch == name.epoch,
+    }
 }

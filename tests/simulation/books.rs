@@ -80,6 +80,12 @@ impl Books {
         self.settled.last().map_or(0, |item| item.lsn)
     }
 
+    /// The last Lsn with all that is in flight.
+    pub fn flying(&self) -> u64 {
+        let frames = self.unknown.iter().map(|batch| batch.items.len());
+        self.last() + frames.sum::<usize>() as u64
+    }
+
     /// The last Seq of a session, with all that is in flight.
     pub fn last_seq(&self, session: SessionId) -> u64 {
         let flying = self.unknown.iter().rev();

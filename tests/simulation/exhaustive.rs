@@ -10,12 +10,13 @@ use std::sync::{Arc, Mutex};
 
 use stepwell::identity::SessionId;
 use stepwell::journal::{JournalOptions, Owner};
+use stepwell::vfs::Vfs;
 use stepwell::vfs::sim::SimVfs;
 
 use crate::books::Books;
 use crate::process::Process;
 use crate::rng::{hash, mix};
-use crate::site::{Record, Site};
+use crate::site::{Record, Site, dir};
 use crate::world::steady;
 
 /// More images than this at one moment would be a story that is badly chosen.
@@ -230,6 +231,13 @@ impl Seen {
 /// The images of a power loss at a moment that have not been seen yet.
 fn images(moment: &Moment, seen: &Seen, all: &AtomicUsize) -> Vec<SimVfs> {
     let (disk, books) = moment;
+    // Who holds the lock is no part of the log, and is never synced: the choices of that file would
+    // only multiply the images.
+    let disk = disk.snapshot();
+    let holder = dir().join("HOLDER");
+    if disk.identity(&holder).is_ok() {
+        disk.remove(&holder).unwrap();
+    }
     let mut count = 0;
     let mut fresh = Vec::new();
     for image in disk.power_loss_images() {

@@ -69,6 +69,12 @@ fn meets(one: &Range<u64>, other: &Range<u64>) -> bool {
     one.start < other.end && other.start < one.end
 }
 
+/// Whether the payload holds what looks like a frame in a place where one could be.
+fn holds_images(entry: &Entry) -> bool {
+    let mut words = entry.payload.chunks_exact(8);
+    words.any(|word| word.starts_with(b"SWF1"))
+}
+
 /// Damages copies of a disk whose journal nobody has open, each once, and judges what is said.
 pub fn rot(site: &Site, image: SimVfs, times: u64, rng: &mut Rng) {
     image.set_capacity(None);
@@ -163,7 +169,13 @@ impl Log<'_> {
         });
         let (mut file, length) = files.get(rng.below(files.len() as u64) as usize)?.clone();
         let mut offset = rng.below(length);
-        if rng.chance(70) && !self.entries.is_empty() {
+        let images = self.entries.iter().filter(|entry| holds_images(entry));
+        let images: Vec<&Entry> = images.collect();
+        if rng.chance(20) && !images.is_empty() {
+            let entry = rng.pick(&images);
+            file = file_of(entry);
+            offset = entry.position.offset + rng.below(HEADER);
+        } else if rng.chance(70) && !self.entries.is_empty() {
             // Mostly at a frame, and there often at the last ones.
             let count = self.entries.len() as u64;
             let back = match rng.chance(50) {

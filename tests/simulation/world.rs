@@ -168,10 +168,10 @@ impl World {
     /// One to five records, mostly small, sometimes larger than a segment.
     pub fn batch(&mut self) -> Vec<Record> {
         let count = *self.rng.pick(&[1, 1, 1, 2, 3, 5]);
-        (0..count).map(|_| self.record()).collect()
+        (0..count).map(|place| self.record(place)).collect()
     }
 
-    fn record(&mut self) -> Record {
+    fn record(&mut self, place: u64) -> Record {
         let session = *self.rng.pick(&self.sessions);
         self.payloads += 1;
         let length = match self.rng.below(100) {
@@ -194,7 +194,13 @@ impl World {
             self.put_images(&mut bytes);
         }
         if length >= 200 && !self.relics.is_empty() && self.rng.chance(50) {
-            let relic = self.rng.pick(&self.relics);
+            // Best the one that would have come next: where this record is damaged, it must not be
+            // taken for what follows.
+            let next = self.site.books().flying() + place + 2;
+            let lsn = |relic: &&Vec<u8>| relic.get(32..40) == Some(&next.to_le_bytes()[..]);
+            let fitting = self.relics.iter().find(lsn);
+            let other = self.rng.pick(&self.relics);
+            let relic = fitting.unwrap_or(other);
             // Frames are aligned, and so is the payload behind the header.
             for (byte, copy) in bytes[8..].iter_mut().zip(relic) {
                 *byte = *copy;
@@ -259,7 +265,7 @@ impl World {
             .position(|word| word.starts_with(b"SWF1"));
         let Some(start) = frames else { return };
         // Without the first of them, which the record that holds this will be.
-        for skip in [0, 1, 2] {
+        for skip in 0..5 {
             let found = behind[start * 8..].chunks_exact(8).enumerate();
             let mut frames = found.filter(|(_, word)| word.starts_with(b"SWF1"));
             if let Some((at, _)) = frames.nth(skip) {
@@ -267,7 +273,7 @@ impl World {
                 self.relics.push(relic.copied().collect());
             }
         }
-        let extra = self.relics.len().saturating_sub(6);
+        let extra = self.relics.len().saturating_sub(20);
         self.relics.drain(..extra);
     }
 
