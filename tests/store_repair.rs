@@ -209,10 +209,8 @@ impl Log {
             }
             let named = gaps.iter().any(|(first, last)| first <= lsn && lsn <= last);
             let torn = *lsn > last && report.torn.is_some();
-            // Where a segment ends that lost its seal is not known.
-            let unsealed = hit.start < 16384 && hit.end > 16384 && (named || report.end_missing);
             assert!(
-                !intact || torn || unsealed,
+                !intact || torn,
                 "{what}: the intact record {lsn} is not kept"
             );
             let window = *lsn > last && self.left == Left::Killed;
@@ -303,7 +301,7 @@ fn a_sound_session_is_copied_whole() {
 
 #[test]
 fn flipped_bytes() {
-    for (left, step) in [(Left::Killed, 397), (Left::Idle, 509), (Left::Closed, 457)] {
+    for (left, step) in [(Left::Killed, 41), (Left::Idle, 67), (Left::Closed, 53)] {
         let log = log(left);
         let mut counts = Counts::default();
         for (path, length) in log.files() {
@@ -315,7 +313,7 @@ fn flipped_bytes() {
             }
         }
         println!("{left:?}: {counts:?}");
-        assert!(counts.lossy > 10, "{counts:?}");
+        assert!(counts.lossy > 50 && counts.fences > 0, "{counts:?}");
     }
 }
 
@@ -374,7 +372,7 @@ fn truncated_and_removed_files() {
         let log = log(left);
         let mut counts = Counts::default();
         for (path, length) in log.files() {
-            for end in (0..length).step_by(1531) {
+            for end in (0..length).step_by(509) {
                 let disk = log.disk.snapshot();
                 disk.truncate(&path, end).unwrap();
                 let what = format!("{left:?}: {} cut to {end} of {length}", path.display());

@@ -1,5 +1,5 @@
 //! Repair: what is intact of a journal goes to a new one, under a new log id, with the same Lsns and
-//! Seqs; what cannot be read is named by `Lost` frames (`docs/guarantees.md` 5). The old journal is
+//! Seqs; what cannot be read is named by `Lost` frames (`docs/guarantees.md` 6). The old journal is
 //! only read.
 //!
 //! Two passes: the first one reads everything and says what would be lost, before a byte is written;
