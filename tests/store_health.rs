@@ -13,7 +13,7 @@ mod store_support;
 use std::sync::Condvar;
 use std::time::Duration;
 
-use stepwell::journal::Workers;
+use stepwell::journal::{ReadError, Workers};
 use stepwell::store::Draft;
 use store_support::*;
 
@@ -113,4 +113,37 @@ fn a_full_disk_and_a_fault_are_told_by_session() {
     assert_eq!(store.health().open, 2);
     drop((again, full));
     assert_eq!(store.health().open, 0);
+}
+
+/// Rot in what a writer has sealed is told and stops nobody (P6).
+#[test]
+fn damage_met_by_a_reader_is_in_the_health_and_commits_go_on() {
+    let disk = SimVfs::new();
+    let store = store_with(&disk, options());
+    let session = store.create_session(SessionSpec::new()).unwrap();
+    for _ in 0..40 {
+        session.commit(said(8_000)).unwrap();
+    }
+    assert!(session.replay(Seq::new(1)).all(|event| event.is_ok()));
+    assert_eq!(session.health().unwrap().damage, None);
+    assert!(store.health().damaged.is_empty());
+    let files = disk.files().into_iter().map(|(path, _)| path);
+    let mut segments: Vec<_> = files
+        .filter(|path| path.to_string_lossy().contains("/seg-"))
+        .collect();
+    segments.sort();
+    assert!(segments.len() > 2, "{segments:?}");
+    disk.flip_byte(&segments[0], 20_000).unwrap();
+    // The first damage stays, whoever meets what behind it.
+    disk.flip_byte(&segments[1], 20_000).unwrap();
+    let errors = session.replay(Seq::new(1)).filter(Result::is_err).count();
+    assert_eq!(errors, 2);
+    let found = session.health().unwrap().damage.unwrap();
+    assert!(
+        matches!(&found, ReadError::Damaged { path, offset, .. } if *path == segments[0] && *offset <= 20_000),
+        "{found:?}"
+    );
+    assert_eq!(store.health().damaged, [(session.id(), found)]);
+    session.commit(said(10)).unwrap();
+    assert_eq!(session.fault(), None);
 }

@@ -236,7 +236,8 @@ impl Action<'_> {
     }
 
     /// The footer of a segment that recovery closed is a file of its own beside it. It can be
-    /// rebuilt, so a left-over of an opening that was cut off is replaced.
+    /// rebuilt, so a left-over of an opening that was cut off is replaced, and nothing waits for a
+    /// sync of it.
     fn write_footer(
         &self,
         recovered: &Recovered,
@@ -252,8 +253,9 @@ impl Action<'_> {
         let footer = Footer::of(recovered.base, &stay);
         let name = entry.name.footer();
         self.directory.remove(&name).map_err(disk)?;
-        create::small_file(&self.directory, &name, &footer.encode(&entry.place()))
-            .map_err(|error| self.make_error(error, &entry.name))
+        let file = self.directory.create_file(&name).map_err(disk)?;
+        file.write_all(&footer.encode(&entry.place()), 0)
+            .map_err(disk)
     }
 
     /// Keeps the old file under a second name if anything in it was cut.

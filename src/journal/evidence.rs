@@ -1,7 +1,7 @@
 //! Gathering the evidence for the decision, in the order of `docs/guarantees.md` 2: manifest, seals,
-//! slots, frames up to *p*, search from *p* on, then the frames once more. A writer that has been
-//! overtaken may still finish a group, a roll or a close meanwhile; this order keeps what is read
-//! consistent.
+//! slots, frames up to *p*, search from *p* on, then once more the frames that nothing vouched for. A
+//! writer that has been overtaken may still finish a group, a roll or a close meanwhile; this order
+//! keeps what is read consistent.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ use super::frame::{HEADER, LogId, Place};
 use super::manifest::{End, Manifest, ManifestFound, SegmentEntry};
 use super::names::{Name, SegmentName};
 use super::progress::Phase;
-use super::scan::{At, Window, last_nonzero, look, scan, search_headers};
+use super::scan::{At, Window, last_nonzero, look, scan, scan_again, search_headers};
 use super::segment::{
     BLOCK, CLAIM_LEN, FRAMES, HeaderFound, MAX_CAPACITY, SEAL, SLOTS, Seal, Slot, StaticHeader,
 };
@@ -122,9 +122,8 @@ fn gather_active(
         (_, HeaderFound::Good(header)) => length.min(FRAMES.saturating_add(header.capacity)),
         _ => length,
     };
-    // The frames are read twice, and so is what lies behind them.
     if limit > 0 {
-        file.watch.begin(Phase::Recovery, limit.saturating_mul(2));
+        file.watch.begin(Phase::Recovery, limit);
     }
     let slots = read_slots(file, &place)?;
     let seal = read_seal(file, &place)?;
@@ -132,7 +131,7 @@ fn gather_active(
     let first = scan(&mut window, &place, FRAMES, base, limit)?;
     let beyond = search_headers(&mut window, &place, first.position, limit)?;
     window.forget();
-    let second = scan(&mut window, &place, FRAMES, base, limit)?;
+    let second = scan_again(&mut window, &place, FRAMES, base, &first, limit)?;
     // A footer may reach beyond the capacity; nothing of ours stands further on.
     let beyond_capacity = limit.saturating_add(u64::from(footer::MAX_LEN));
     let until = match depth {

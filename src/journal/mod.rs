@@ -46,6 +46,7 @@ mod repair;
 mod report;
 mod rewrite;
 mod roll;
+mod rot;
 mod salvage;
 mod scan;
 mod segment;
@@ -85,6 +86,7 @@ pub use record::{NewRecord, OwnedRecord, Placed, PlacedRecords, Receipt};
 pub(crate) use repair::{CopyError, Repair};
 pub use repair::{Gap, RepairReport};
 pub use report::{Cut, Quarantine, RecoveryReport};
+use rot::RotCell;
 pub(crate) use ticket::Sink;
 pub use ticket::{AppendTicket, Stalled};
 pub use workers::Workers;
@@ -131,6 +133,9 @@ pub struct Health {
     pub queued: usize,
     /// Whether it was closed.
     pub closed: bool,
+    /// The first damage that a reader of this journal met, if any did. It stops nothing; `stepwell
+    /// verify` finds all of it.
+    pub damage: Option<ReadError>,
 }
 
 /// A journal that is open for writing. All methods may be called from many threads; appends are in
@@ -140,6 +145,7 @@ pub struct Journal {
     core: Arc<Core>,
     directory: Directory,
     spans: Spans,
+    rot: RotCell,
     max_payload: u32,
 }
 
@@ -318,6 +324,7 @@ impl Journal {
             waiting: self.core.pulse.waiting(),
             queued: self.core.queued(),
             closed: self.core.is_closed(),
+            damage: self.rot.get().cloned(),
         }
     }
 
@@ -325,7 +332,9 @@ impl Journal {
     pub fn read(&self, from: Lsn) -> Reader {
         let spans = self.spans.snapshot();
         let last = spans.last().map_or(Lsn::ZERO, |span| span.last);
-        Reader::new(self.directory.clone(), spans, from, last).pinned(self.spans.pinned())
+        Reader::new(self.directory.clone(), spans, from, last)
+            .pinned(self.spans.pinned())
+            .noting(self.rot.clone())
     }
 
     /// Follows from an Lsn on: every durable record, first those that are there, then each as it is
@@ -334,6 +343,7 @@ impl Journal {
     pub fn follow(&self, from: Lsn) -> Follower {
         let bell = self.core.bell.clone();
         Follower::new(self.directory.clone(), self.spans.clone(), bell, from)
+            .noting(self.rot.clone())
     }
 
     /// Reads the record at a position; `None` if none stands there.
@@ -344,7 +354,8 @@ impl Journal {
         let spans = self.spans.snapshot();
         let last = spans.last().map_or(Lsn::ZERO, |span| span.last);
         let pinned = self.spans.pinned();
-        reader::read_at(&self.directory, &spans, &pinned, position, last)
+        let read = reader::read_at(&self.directory, &spans, &pinned, position, last);
+        read.inspect_err(|error| self.rot.note(error))
     }
 
     /// Writes the witness slots: closes the window in which damage at rest to the last group would

@@ -11,6 +11,7 @@ use super::reader::Reader;
 use super::record::{NewRecord, Receipt, Unstamped};
 use super::recovery::Settled;
 use super::report::RecoveryReport;
+use super::rot::RotCell;
 use super::spans::Spans;
 use super::workers::Workers;
 use super::writer::Writer;
@@ -103,6 +104,7 @@ impl Opening {
             core,
             directory,
             spans,
+            rot: RotCell::default(),
             max_payload,
         };
         Ok((journal, receipt))

@@ -269,7 +269,11 @@ impl Preparer {
             return None;
         }
         let begun = Instant::now();
-        match self.step(&mut work, PIECE, true) {
+        let piece = match work.pace(used) {
+            Pace::Leisure => PIECE,
+            Pace::Hurry => HURRIED,
+        };
+        match self.step(&mut work, piece, true) {
             Ok(()) => Some(match work.pace(used) {
                 Pace::Leisure => begun.elapsed() * LEISURE,
                 Pace::Hurry => Duration::ZERO,
@@ -407,6 +411,8 @@ impl Preparer {
 
 /// Bytes of zeros that are written and synced at once aside.
 const PIECE: u64 = 256 * 1024;
+/// The same when the commits are ahead: fewer syncs, each of which the commits wait behind.
+const HURRIED: u64 = 2 * 1024 * 1024;
 /// How many times as long as a piece took the next one waits, when there is time: most of it is
 /// left to the commits.
 const LEISURE: u32 = 3;

@@ -7,6 +7,7 @@ use super::error::{DiskError, Operation, ReadError};
 use super::evidence::read_static_header;
 use super::frame::HEADER;
 use super::names::SegmentName;
+use super::rot::RotCell;
 use super::scan::{At, Found, Window, look, next_header};
 use super::segment::{FRAMES, HeaderFound};
 use super::spans::Span;
@@ -89,6 +90,7 @@ pub struct Reader {
     from: Lsn,
     proven: Lsn,
     ended: bool,
+    rot: RotCell,
 }
 
 impl std::fmt::Debug for Reader {
@@ -123,7 +125,13 @@ impl Reader {
             from,
             proven,
             ended: false,
+            rot: RotCell::default(),
         }
+    }
+
+    /// Damage is noted there.
+    pub(crate) fn noting(self, rot: RotCell) -> Reader {
+        Reader { rot, ..self }
     }
 
     /// With files that are held open.
@@ -258,6 +266,14 @@ impl Reader {
 
     /// The next record to be given, with the length instead of its bytes.
     fn advance(&mut self) -> Option<Result<Entry<u32>, ReadError>> {
+        let advanced = self.pass();
+        if let Some(Err(error)) = &advanced {
+            self.rot.note(error);
+        }
+        advanced
+    }
+
+    fn pass(&mut self) -> Option<Result<Entry<u32>, ReadError>> {
         while !self.ended {
             if self.current.is_none() {
                 match self.open_next()? {

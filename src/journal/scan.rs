@@ -137,12 +137,22 @@ pub(crate) fn scan(
     base: Lsn,
     limit: u64,
 ) -> Result<Scan, DiskError> {
-    let mut found = Scan {
+    let found = Scan {
         frames: Vec::new(),
         position: from,
         expected: base.next(),
     };
-    let mut epoch = 0;
+    scan_on(window, place, found, limit)
+}
+
+/// Goes on behind the frames of an earlier scan.
+fn scan_on(
+    window: &mut Window,
+    place: &Place,
+    mut found: Scan,
+    limit: u64,
+) -> Result<Scan, DiskError> {
+    let mut epoch = found.frames.last().map_or(0, |frame| frame.header.epoch);
     while let At::Frame(header) = look(window, place, found.position, limit)? {
         if header.lsn != found.expected || header.epoch < epoch {
             break;
@@ -157,6 +167,37 @@ pub(crate) fn scan(
         found.frames.push(frame);
     }
     Ok(found)
+}
+
+/// Scans once more what an earlier scan found, from the group on that holds the highest Lsn which its
+/// frames vouch for. What stands before that group was durable when it was read, and nobody writes
+/// to it again; what follows may have changed meanwhile, or gone with a failed sync
+/// (`docs/guarantees.md` 2).
+pub(crate) fn scan_again(
+    window: &mut Window,
+    place: &Place,
+    from: u64,
+    base: Lsn,
+    first: &Scan,
+    limit: u64,
+) -> Result<Scan, DiskError> {
+    let frames = first.frames.iter();
+    let vouched = frames.map(|frame| frame.header.watermark).max();
+    let group = first
+        .frames
+        .iter()
+        .find(|frame| Some(frame.header.lsn) == vouched)
+        .map_or(base, |frame| frame.header.watermark);
+    let mut found = Scan {
+        frames: first.frames.clone(),
+        position: from,
+        expected: base.next(),
+    };
+    found.frames.retain(|frame| frame.header.lsn <= group);
+    if let Some(last) = found.frames.last() {
+        (found.position, found.expected) = (last.end(), last.header.next_lsn());
+    }
+    scan_on(window, place, found, limit)
 }
 
 /// The headers that were written for their place, at any aligned offset from `from` on, also with

@@ -7,7 +7,7 @@ use super::boundary::SessionCore;
 use super::session::Session;
 use super::{Mode, Store};
 use crate::identity::SessionId;
-use crate::journal::{Fault, NotCommitted};
+use crate::journal::{Fault, NotCommitted, ReadError};
 
 /// How the sessions are that this store has open for writing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -22,6 +22,9 @@ pub struct StoreHealth {
     pub lacking: Vec<(SessionId, NotCommitted)>,
     /// The one for which the disk has owed an answer the longest, and for how long.
     pub waiting: Option<(SessionId, Duration)>,
+    /// Those whose log was found damaged by a reader, and where. They go on; the damage is reported
+    /// to each that reads it.
+    pub damaged: Vec<(SessionId, ReadError)>,
     /// How many batches wait for a group, in all.
     pub queued: usize,
 }
@@ -66,6 +69,7 @@ impl Store {
             all.faulted.extend(health.fault.map(|fault| (id, fault)));
             all.lacking
                 .extend(health.lacking.map(|reason| (id, reason)));
+            all.damaged.extend(health.damage.map(|error| (id, error)));
             let longest = all.waiting.map_or(Duration::ZERO, |(_, longest)| longest);
             if let Some(waiting) = health.waiting.filter(|waiting| *waiting >= longest) {
                 all.waiting = Some((id, waiting));

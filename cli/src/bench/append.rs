@@ -1,11 +1,11 @@
-//! Rounds of appends: the limit, stepwell, and for a lone writer a growing file besides.
+//! Rounds of appends: the limit, stepwell, and a file that grows besides.
 
 use std::time::Duration;
 
 use super::BenchError;
 use super::counting::Counts;
 use super::folder::Folder;
-use super::group::overwrite_group;
+use super::group::grouped;
 use super::journal::Subject;
 use super::limit::{self, Ring};
 use super::measure::Run;
@@ -50,6 +50,21 @@ impl Plan {
             _ => "overwrite_group",
         }
     }
+
+    /// The same loop over a file that grows.
+    pub(super) fn growing(&self) -> &'static str {
+        match self.writers {
+            1 => "growing",
+            _ => "growing_group",
+        }
+    }
+
+    fn raw(&self, ring: &mut Ring, part: Duration) -> Result<Run, BenchError> {
+        match self.writers {
+            1 => limit::lone(ring, self.size, part),
+            writers => grouped(ring, writers, self.size, part),
+        }
+    }
 }
 
 /// What one round gave.
@@ -58,7 +73,7 @@ pub(super) struct Round {
     pub(super) limit: Run,
     pub(super) stepwell: Run,
     pub(super) counts: Counts,
-    pub(super) growing: Option<Run>,
+    pub(super) growing: Run,
 }
 
 pub(super) fn run(folder: &Folder, args: &BenchArgs, out: &mut Output) -> Result<(), Failure> {
@@ -98,10 +113,7 @@ fn one_round(
     ring: &mut Ring,
     subject: &Subject,
 ) -> Result<Round, BenchError> {
-    let mut limit = || match plan.writers {
-        1 => limit::overwrite(ring, plan.size, plan.part),
-        writers => overwrite_group(ring, writers, plan.size, plan.part),
-    };
+    let mut limit = || plan.raw(ring, plan.part);
     let ours = || match plan.tasks {
         true => subject.tasks(plan.writers, plan.size, plan.part),
         false => subject.threads(plan.writers, plan.size, plan.part),
@@ -113,17 +125,13 @@ fn one_round(
             (limit()?, ours)
         }
     };
-    let growing = match plan.writers {
-        1 => {
-            let part = plan.part.mul_f64(INFORMATION);
-            Some(limit::growing(&folder.join("growing"), plan.size, part)?)
-        }
-        _ => None,
-    };
+    let mut file = Ring::growing(&folder.join("growing"))?;
+    let growing = plan.raw(&mut file, plan.part.mul_f64(INFORMATION));
+    file.remove()?;
     Ok(Round {
         limit,
         stepwell,
         counts,
-        growing,
+        growing: growing?,
     })
 }

@@ -1,4 +1,4 @@
-//! The limit of many writers: one thread writes for all.
+//! What many writers are compared with: one thread writes for all.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -8,7 +8,7 @@ use super::BenchError;
 use super::limit::Ring;
 use super::measure::{Run, drive, payload};
 
-/// `overwrite_group`: the writers hand copies of their records to one thread, which takes all that
+/// `overwrite_group`, or `growing_group` in a file that grows: the writers hand copies of their records to one thread, which takes all that
 /// wait, writes them with one write and one sync, and wakes their writers.
 #[derive(Debug)]
 struct Group {
@@ -36,7 +36,7 @@ struct Answered {
     failed: bool,
 }
 
-pub(super) fn overwrite_group(
+pub(super) fn grouped(
     ring: &mut Ring,
     writers: usize,
     size: usize,
@@ -143,9 +143,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut ring = Ring::make(&dir.path().join("ring"), 1).unwrap();
         let short = Duration::from_millis(20);
-        let run = overwrite_group(&mut ring, 3, 100, short).unwrap();
+        let run = grouped(&mut ring, 3, 100, short).unwrap();
         assert_eq!(ring.position(), run.appends() * 100);
-        let failed = overwrite_group(&mut ring.read_only(), 3, 100, short);
+        let failed = grouped(&mut ring.read_only(), 3, 100, short);
         assert!(matches!(failed, Err(BenchError::Disk { .. })));
     }
 }

@@ -15,7 +15,7 @@ use super::measure::{Run, drive, drive_tasks, payload};
 
 /// Records of the journals that are read and opened, and how many of them go into one batch.
 pub(super) const RECORD: usize = 4096;
-const BATCH: usize = 256;
+pub(super) const BATCH: usize = 256;
 /// A journal that holds more than this is given up for a fresh one between two rounds.
 const ENOUGH: u64 = 1 << 30;
 /// Each segment is four times as large as the one before: behind so many bytes they have their full
@@ -55,9 +55,15 @@ pub(super) fn create(
     begin(Journal::create(vfs, path, owner, options)?)
 }
 
-/// Fills a journal with at least so many bytes of records, in large batches. Gives their number.
-pub(super) fn fill(journal: &Journal, session: SessionId, bytes: u64) -> Result<u64, BenchError> {
-    let payloads: Vec<Vec<u8>> = (0..BATCH)
+/// Fills a journal with at least so many bytes of records, in batches of so many records. Gives
+/// their number.
+pub(super) fn fill(
+    journal: &Journal,
+    session: SessionId,
+    bytes: u64,
+    batch: usize,
+) -> Result<u64, BenchError> {
+    let payloads: Vec<Vec<u8>> = (0..batch)
         .map(|seed| payload(RECORD, seed as u64))
         .collect();
     let records: Vec<NewRecord<'_>> = payloads
@@ -67,7 +73,7 @@ pub(super) fn fill(journal: &Journal, session: SessionId, bytes: u64) -> Result<
     let mut left = bytes.div_ceil(RECORD as u64);
     let written = left;
     while left > 0 {
-        let count = records.len().min(usize::try_from(left).unwrap_or(BATCH));
+        let count = records.len().min(usize::try_from(left).unwrap_or(batch));
         let batch = records.get(..count).unwrap_or(&records);
         drop(journal.append(batch, None)?);
         left -= batch.len() as u64;
@@ -82,7 +88,7 @@ impl Subject {
         let path = folder.join(&format!("journal-{number}"));
         let (vfs, session) = (CountingVfs::default(), SessionId::new());
         let journal = create(Arc::new(vfs.clone()), &path, session)?;
-        fill(&journal, session, GROWN)?;
+        fill(&journal, session, GROWN, BATCH)?;
         Ok(Subject {
             journal: Arc::new(journal),
             session,

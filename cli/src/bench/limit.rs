@@ -1,5 +1,5 @@
-//! The limits of a lone writer: loops of our own over the same bytes, as good as one can write them plainly, with
-//! nothing that makes a log of them (no headers, no checksums, no end that is found again).
+//! What a lone writer is compared with: loops of our own over the same bytes, as good as one can
+//! write them plainly, with nothing that makes a log of them (no headers, no checksums, no end that is found again).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,8 +14,11 @@ use super::measure::{Run, drive, payload};
 const RING: u64 = 64 * 1024 * 1024;
 const PIECE: usize = 1024 * 1024;
 
-/// A file that is already written, full of bytes other than zero, and synced: blocks that the file
-/// system has nothing left to decide about.
+/// The file that a loop writes to.
+///
+/// To overwrite: already written, full of bytes other than zero, and synced; blocks that the file
+/// system has nothing left to decide about. To grow: empty; every record takes new space, as it does
+/// in a log that keeps what it was given.
 #[derive(Debug)]
 pub(super) struct Ring {
     target: Target,
@@ -71,6 +74,21 @@ impl Ring {
         })
     }
 
+    /// A file that grows.
+    pub(super) fn growing(path: &Path) -> Result<Ring, BenchError> {
+        Ok(Ring {
+            target: Target::create(path)?,
+            length: u64::MAX,
+            position: 0,
+        })
+    }
+
+    /// Gives its space back.
+    pub(super) fn remove(self) -> Result<(), BenchError> {
+        let path = &self.target.path;
+        std::fs::remove_file(path).map_err(BenchError::disk(path))
+    }
+
     /// One write and one sync.
     pub(super) fn put(&mut self, bytes: &[u8]) -> Result<(), BenchError> {
         let length = bytes.len() as u64;
@@ -83,30 +101,11 @@ impl Ring {
     }
 }
 
-/// `overwrite`: one writer, a write and a sync per record.
-pub(super) fn overwrite(
-    ring: &mut Ring,
-    size: usize,
-    duration: Duration,
-) -> Result<Run, BenchError> {
+/// `overwrite`, or `growing` in a file that grows: one writer, a write and a sync per record. The
+/// second is what a host does that appends lines to a file.
+pub(super) fn lone(ring: &mut Ring, size: usize, duration: Duration) -> Result<Run, BenchError> {
     let record = payload(size, 1);
     drive(vec![|| ring.put(&record)], duration)
-}
-
-/// `growing`: one writer, a write at the end of a file that grows with it, and a sync per record. This
-/// is what a host does that appends lines to a file.
-pub(super) fn growing(path: &Path, size: usize, duration: Duration) -> Result<Run, BenchError> {
-    let record = payload(size, 1);
-    let target = Target::create(path)?;
-    let mut position = 0;
-    let append = || {
-        target.write(&record, position)?;
-        position += size as u64;
-        target.sync()
-    };
-    let run = drive(vec![append], duration);
-    std::fs::remove_file(path).map_err(BenchError::disk(path))?;
-    run
 }
 
 #[cfg(test)]
@@ -132,7 +131,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ring");
         let mut ring = Ring::make(&path, 1).unwrap();
-        let run = overwrite(&mut ring, 100, Duration::from_millis(10)).unwrap();
+        let run = lone(&mut ring, 100, Duration::from_millis(10)).unwrap();
         assert_eq!(ring.position, run.appends() * 100);
         ring.position = ring.length - 99;
         ring.put(&[0; 100]).unwrap();
@@ -140,12 +139,10 @@ mod tests {
         assert_eq!(path.metadata().unwrap().len(), ring.length);
 
         let path = dir.path().join("growing");
-        assert!(
-            growing(&path, 100, Duration::from_millis(10))
-                .unwrap()
-                .appends()
-                > 0
-        );
+        let mut ring = Ring::growing(&path).unwrap();
+        let run = lone(&mut ring, 100, Duration::from_millis(10)).unwrap();
+        assert_eq!(path.metadata().unwrap().len(), run.appends() * 100);
+        ring.remove().unwrap();
         assert!(!path.exists());
     }
 }

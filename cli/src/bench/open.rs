@@ -12,7 +12,7 @@ use stepwell::vfs::RealVfs;
 
 use super::BenchError;
 use super::folder::Folder;
-use super::journal;
+use super::journal::{self, BATCH};
 use super::measure::{median, short, time};
 use super::replay::{MEBIBYTE, read, segments};
 use crate::failure::Failure;
@@ -21,6 +21,9 @@ use crate::output::{Output, Progress, Table};
 const ROUNDS: usize = 7;
 /// What is appended in each round before the kill: the active segment is about half full then.
 const TAIL: u64 = 17 * MEBIBYTE;
+/// And what of it comes in groups as they are under load: of so many records.
+const GROUPS: u64 = 4 * MEBIBYTE;
+const GROUP: usize = 64;
 
 /// Seconds of one round.
 #[derive(Debug)]
@@ -56,7 +59,7 @@ pub(super) fn run(
     progress.show("writing the journal");
     let (path, session) = (folder.join("journal"), SessionId::new());
     let written = journal::create(Arc::new(RealVfs), &path, session)?;
-    journal::fill(&written, session, u64::from(mebibytes) * MEBIBYTE)?;
+    journal::fill(&written, session, u64::from(mebibytes) * MEBIBYTE, BATCH)?;
     written.close().map_err(BenchError::from)?;
     drop(written);
     let mut rounds = Vec::with_capacity(ROUNDS);
@@ -114,7 +117,8 @@ fn one_round(path: &Path, session: SessionId) -> Result<Round, BenchError> {
     let view = || Ok(JournalView::open(Arc::new(RealVfs), path)?);
     let read_only = time(view)?.1;
     let (journal, clean) = time(|| journal::open(path, session))?;
-    journal::fill(&journal, session, TAIL)?;
+    journal::fill(&journal, session, TAIL - GROUPS, BATCH)?;
+    journal::fill(&journal, session, GROUPS, GROUP)?;
     // A dropped journal writes nothing more, like one whose process was killed.
     drop(journal);
     let files = segments(path)?;

@@ -43,7 +43,12 @@ pub(super) fn run(
     progress.show("writing the journal");
     let (path, session) = (folder.join("journal"), SessionId::new());
     let journal = journal::create(Arc::new(RealVfs), &path, session)?;
-    let written = journal::fill(&journal, session, u64::from(mebibytes) * MEBIBYTE)?;
+    let written = journal::fill(
+        &journal,
+        session,
+        u64::from(mebibytes) * MEBIBYTE,
+        journal::BATCH,
+    )?;
     // Closed, so that no prepared space is read and counted.
     journal.close().map_err(BenchError::from)?;
     let files = segments(&path)?;

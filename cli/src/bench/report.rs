@@ -66,11 +66,8 @@ pub(super) struct Summary {
     p999_ratio: f64,
     max_us: f64,
     limit_max_us: f64,
-    /// Of a lone writer only, like the ratio of stepwell to it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    growing_per_s: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    growing_ratio: Option<f64>,
+    growing_per_s: f64,
+    growing_ratio: f64,
     /// Bytes written, also for segments made, per byte of payload.
     write_amplification: f64,
     /// Segments that were made while it was measured.
@@ -94,11 +91,6 @@ impl Summary {
             let worst = rounds.iter().map(|round| run(round).quantile(MAX));
             short(worst.fold(0.0, f64::max))
         };
-        let growing = |value: fn(&Round, &Run) -> f64| {
-            let with = |round| Round::growing(round).map(|run| value(round, run));
-            let values: Option<Vec<f64>> = rounds.iter().map(with).collect();
-            values.map(|values| short(median(values)))
-        };
         let total = |value: fn(&Round) -> u64| rounds.iter().map(value).sum::<u64>();
         let appends = total(|round| round.stepwell.appends());
         let per = |sum: u64, what: u64| short(sum as f64 / what.max(1) as f64);
@@ -118,8 +110,8 @@ impl Summary {
             p999_ratio: over(|round| round.stepwell.quantile(P999) / round.limit.quantile(P999)),
             max_us: most(|round| &round.stepwell),
             limit_max_us: most(|round| &round.limit),
-            growing_per_s: growing(|_, run| run.per_second()),
-            growing_ratio: growing(|round, run| round.stepwell.per_second() / run.per_second()),
+            growing_per_s: over(|round| round.growing.per_second()),
+            growing_ratio: over(|round| round.stepwell.per_second() / round.growing.per_second()),
             write_amplification: per(
                 total(|round| round.counts.bytes),
                 appends.saturating_mul(plan.size as u64),
@@ -176,18 +168,18 @@ impl Summary {
                 self.max_us,
             ],
         );
-        if let Some(rate) = self.growing_per_s {
-            let over = |share: f64| {
-                let runs = rounds.iter().filter_map(Round::growing);
-                median(runs.map(|run| run.quantile(share)))
-            };
-            let runs = rounds.iter().filter_map(Round::growing);
-            let worst = runs.map(|run| run.quantile(MAX)).fold(0.0, f64::max);
-            row(
-                "growing file",
-                [rate, over(P50), over(P99), over(P999), worst],
-            );
-        }
+        let growing = |share| median(rounds.iter().map(|round| round.growing.quantile(share)));
+        let worst = rounds.iter().map(|round| round.growing.quantile(MAX));
+        row(
+            plan.growing(),
+            [
+                self.growing_per_s,
+                growing(P50),
+                growing(P99),
+                growing(P999),
+                worst.fold(0.0, f64::max),
+            ],
+        );
         table.print(out)?;
         out.line("")?;
         let mut facts = Table::new(&["", ">"]);
@@ -202,10 +194,10 @@ impl Summary {
             format!("stepwell to {}, p99.9", plan.limit()),
             format!("{:.2}", self.p999_ratio),
         );
-        if let Some(ratio) = self.growing_ratio {
-            let name = "stepwell to a growing file, rate".to_owned();
-            fact(name, format!("{ratio:.2}"));
-        }
+        fact(
+            format!("stepwell to {}, rate", plan.growing()),
+            format!("{:.2}", self.growing_ratio),
+        );
         let syncs = format!("{:.3}", self.syncs_per_append);
         fact("syncs per append".to_owned(), syncs);
         let written = format!("{:.2}", self.write_amplification);
@@ -213,11 +205,5 @@ impl Summary {
         fact("segments made".to_owned(), self.rolls.to_string());
         let lines = facts.lines();
         lines.iter().skip(1).try_for_each(|line| out.line(line))
-    }
-}
-
-impl Round {
-    fn growing(&self) -> Option<&Run> {
-        self.growing.as_ref()
     }
 }

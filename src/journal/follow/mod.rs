@@ -20,6 +20,7 @@ pub use polling::{JournalFollower, Polling};
 
 use super::directory::Directory;
 use super::error::{Damage, DiskError, Fault, OpenError, Operation, ReadError};
+use super::rot::RotCell;
 use super::spans::{Span, Spans};
 use super::{Entry, Lsn};
 use crate::vfs::Access;
@@ -96,6 +97,7 @@ pub struct Follower {
     known: Lsn,
     at: Option<(Cursor, Span)>,
     end: Option<FollowError>,
+    rot: RotCell,
 }
 
 impl Follower {
@@ -109,7 +111,14 @@ impl Follower {
             known: Lsn::ZERO,
             at: None,
             end: None,
+            rot: RotCell::default(),
         }
+    }
+
+    /// Damage is noted there.
+    pub(super) fn noting(mut self, rot: RotCell) -> Follower {
+        self.rot = rot;
+        self
     }
 
     /// The Lsn of the next record that it will give.
@@ -138,7 +147,8 @@ impl Follower {
                     }
                 }
             }
-            match self.read() {
+            let read = self.read();
+            match read.inspect_err(|error| self.rot.note(error)) {
                 Ok(None) => {}
                 Ok(entry) => return Ok(entry),
                 Err(error) => {
