@@ -346,7 +346,10 @@ impl Kept {
         let fired = site.disk.faults_fired();
         match self {
             Kept::Reader {
-                reader, next, last, ..
+                vfs,
+                reader,
+                next,
+                last,
             } => {
                 for _ in 0..count {
                     match reader.next() {
@@ -363,7 +366,8 @@ impl Kept {
                             );
                             *next += 1;
                         }
-                        Some(Err(_)) if site.disk.faults_fired() > fired => {
+                        // The crash that was planned for its process may have come only now.
+                        Some(Err(_)) if site.disk.faults_fired() > fired || vfs.has_crashed() => {
                             *next = u64::MAX;
                             return;
                         }
