@@ -442,3 +442,23 @@ pub fn steady(path: &Path) -> String {
 pub fn lock() -> std::path::PathBuf {
     dir().join("LOCK")
 }
+
+/// A crash that was planned for a call of a process may come only when a reader of it reads on.
+#[test]
+fn a_kept_reader_may_end_with_its_process() {
+    let mut world = World::new(1, false);
+    let vfs = world.site.disk.new_process();
+    let process = world.site.open(&vfs, &[]).unwrap();
+    world.kept.push(Kept::Reader {
+        vfs: vfs.clone(),
+        reader: process.journal.read(Lsn::ZERO),
+        next: 1,
+        last: process.acknowledged,
+    });
+    world.process = Some(process);
+    vfs.crash_after(0);
+    world.read_kept(1);
+    assert!(vfs.has_crashed());
+    world.kill();
+    assert!(world.kept.is_empty());
+}
