@@ -23,6 +23,7 @@ use stepwell::journal::{
     Entry, FrameKind, JournalOptions, JournalView, Lsn, OpenError, Quarantine, ReadError,
     SegmentName,
 };
+use stepwell::vfs::Vfs;
 use stepwell::vfs::sim::SimVfs;
 use support::*;
 
@@ -487,4 +488,56 @@ fn a_block_of_frames_that_is_lost_after_an_opening_is_reported() {
         open(&disk, &options),
         Err(OpenError::Damaged { .. })
     ));
+}
+
+/// W5: a tool may have read our own files. Frames of them in the payload of a torn record are no
+/// frames, neither at another offset of the same segment nor at the same offset of another one: taken
+/// for frames they would claim that the torn record was durable, and a legal crash would be refused.
+#[test]
+fn images_of_frames_in_a_torn_record_claim_nothing() {
+    // Superseding keeps the number of the segment, closing takes another one.
+    for supersede in [1 << 20, 0] {
+        let options = options(supersede);
+        let disk = disk();
+        drop(create(&disk, &options).unwrap());
+        disk.kill();
+        // What a second opening wrote and a crash took away again, as a tool saw it before.
+        let lost = disk.snapshot();
+        let journal = begin(open(&lost, &options).unwrap()).unwrap();
+        for (number, length) in [(1, 3000), (2, 100), (3, 100)] {
+            put(&journal, payload(number, length));
+        }
+        let file = |lsn: u64, disk: &SimVfs| {
+            let view = JournalView::open(vfs(disk), &dir()).unwrap();
+            let entry = view.read(Lsn::new(lsn)).next().unwrap().unwrap();
+            let path = dir().join(entry.position.segment.to_string());
+            (path, entry.position.offset)
+        };
+        // Its header says that Lsn 4 was durable.
+        let (path, place) = file(5, &lost);
+        let image = &lost.read_file(&path).unwrap()[place as usize..][..184];
+        drop(begin(open(&disk, &options).unwrap()).unwrap());
+        disk.kill();
+        // Here Lsn 4 is torn, the last record: its header never came to the medium.
+        let journal = begin(open(&disk, &options).unwrap()).unwrap();
+        put(&journal, payload(9, 4000));
+        let (path, offset) = file(4, &disk);
+        assert!(place > offset + HEADER && place + 184 < offset + 4000);
+        let closes = supersede == 0;
+        let at_the_same_place = closes.then_some(place);
+        let others = [offset + HEADER, offset + 160, place + 8, place - 8];
+        for at in others.into_iter().chain(at_the_same_place) {
+            let torn = disk.snapshot();
+            torn.kill();
+            torn.zero(&path, offset..offset + 4080).unwrap();
+            let handle = torn.open(&path, stepwell::vfs::Access::Write).unwrap();
+            assert_eq!(handle.write_at(image, at).unwrap(), image.len());
+            handle.sync_data().unwrap();
+            let report = open(&torn, &options).unwrap().report().clone();
+            assert!(
+                report.cut.is_some() && report.last == Lsn::new(3),
+                "at {at}"
+            );
+        }
+    }
 }

@@ -108,6 +108,63 @@ fn without_a_manifest_nothing_comes_up_that_was_given_up() {
     }
 }
 
+/// Simulation, seed 504334: the fresh file of an opening had no room for its fence, which went to the
+/// next segment, and from there into the file of the opening after it. Nothing with the epoch of the
+/// fresh file held a fence of it any more, so it was taken for one that was never listed, and what an
+/// overtaken writer had written in vain, further than the fresh file reaches, came up as proven.
+#[test]
+fn a_file_counts_whose_fence_was_copied_to_a_later_one() {
+    let roomy = JournalOptions {
+        first_capacity: 4096,
+        max_capacity: 16384,
+        ..options(0)
+    };
+    let tight = JournalOptions {
+        max_capacity: 4096,
+        ..roomy.clone()
+    };
+    let old = disk();
+    let stale = create(&old, &roomy).unwrap();
+    let mut books = Books::default();
+    assert!(books.append(&stale, 1, 3800));
+    // The second segment: one group that stays in it, and two that with a fence fill two blocks
+    // to the last 88 bytes.
+    for length in [100, 3912, 3920] {
+        assert!(books.append(&stale, 1, length));
+    }
+    let new = old.new_process();
+    new.break_lock(dir().join("LOCK")).unwrap();
+    drop(begin(open(&new, &roomy).unwrap()).unwrap());
+    let mut given_up = Books {
+        next: 1000,
+        ..Books::default()
+    };
+    assert!(!given_up.append(&stale, 3, 100));
+    new.kill();
+    // Its fence stands alone in a segment of its own, and the next opening takes it along.
+    drop(begin(open(&new, &tight).unwrap()).unwrap());
+    new.kill();
+    let journal = begin(open(&new, &roomy).unwrap()).unwrap();
+    assert!(books.append(&journal, 1, 100));
+    let whole = entries(&view(&new));
+    drop((stale, journal));
+    new.kill();
+    let files = new.files().into_iter().map(|(path, _)| path);
+    let manifest = files.filter(|path| path.to_string_lossy().contains("MANIFEST"));
+    new.flip_byte(manifest.max().unwrap(), 100).unwrap();
+    let seen = view(&new);
+    assert!(seen.damage().is_some());
+    let found = entries(&seen);
+    let shown = |entries: &[Entry]| -> Vec<(Lsn, Vec<u8>)> {
+        let pairs = entries
+            .iter()
+            .map(|entry| (entry.lsn, entry.payload.clone()));
+        pairs.collect()
+    };
+    assert_eq!(shown(&found), shown(&whole));
+    assert_eq!(records(found.into_iter().map(Ok)), books.acknowledged);
+}
+
 /// Simulation, seed 3449: a view was opened between a roll and the first record behind it; the next
 /// opening copied the sealed segment, and the view could not read it any more.
 #[test]

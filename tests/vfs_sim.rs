@@ -585,6 +585,19 @@ fn every_kind_of_call_can_fail() {
     assert_eq!(disk.list(p("/")).unwrap().len(), 2);
 }
 
+/// A read of nothing means the end of the file, which a journal rightly takes for a file that was cut.
+/// Simulation, seed 1032489.
+#[test]
+fn a_short_read_is_no_end_of_the_file() {
+    let disk = SimVfs::new();
+    let file = durable(&disk, "/f", b"......");
+    let mut buffer = [0; 6];
+    disk.fail_nth(|_| true, 0, FaultKind::ShortRead(0));
+    assert_eq!(file.read_at(&mut buffer, 0).unwrap(), 1);
+    disk.fail_nth(|_| true, 0, FaultKind::ShortRead(0));
+    assert_eq!(file.read_at(&mut buffer, 6).unwrap(), 0);
+}
+
 #[test]
 fn short_and_failing_transfers_move_what_they_say() {
     let disk = SimVfs::new();

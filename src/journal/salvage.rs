@@ -5,22 +5,23 @@
 //! go up with epochs, so a file with a lower epoch than one before it was left behind by somebody
 //! who was overtaken; of two files that hold the same Lsn the one of the newer epoch counts; and of
 //! the generations of one number the newest. That holds of files that were listed, and a file is listed
-//! before the fence of its epoch is written; one without that reaches less far without a break
+//! before the fence of its epoch is written; one without a sign of that reaches less far without a break
 //! than the one before it was never finished.
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::Lsn;
+use super::bytes::take_u64;
 use super::decision::{Evidence, ManifestEvidence};
 use super::directory::{Directory, OpenFile};
 use super::error::DiskError;
-use super::evidence::{holds_fence, read_seal, read_slots, read_static_header};
-use super::frame::Place;
+use super::evidence::{read_seal, read_slots, read_static_header};
+use super::frame::{HEADER, Place};
 use super::manifest::SegmentEntry;
 use super::names::Name;
-use super::scan::{Found, Window, may_hold, scan, search_headers};
+use super::scan::{At, Found, Window, look, may_hold, scan, search_headers};
 use super::segment::{FRAMES, HeaderFound, MAX_CAPACITY};
 use super::spans::Span;
+use super::{FENCE_LEN, FrameKind, Lsn};
 use crate::identity::SessionId;
 use crate::vfs::Access;
 
@@ -84,7 +85,7 @@ fn listed(directory: &Directory, entries: &[SegmentEntry]) -> Result<(Vec<Span>,
 
 fn by_headers(directory: &Directory) -> Result<(Vec<Span>, Lsn), DiskError> {
     let mut found: Vec<Content> = Vec::new();
-    let mut fenced: HashSet<u64> = HashSet::new();
+    let mut served: HashSet<u64> = HashSet::new();
     for (_, name) in directory.names()? {
         let Name::Segment(name) = name else { continue };
         let Some(file) = directory.open_segment(&name, Access::Read)? else {
@@ -103,15 +104,16 @@ fn by_headers(directory: &Directory) -> Result<(Vec<Span>, Lsn), DiskError> {
         if content.frames.is_empty() {
             continue;
         }
-        if holds_fence(directory, &name, header.log)? {
-            fenced.insert(name.epoch);
+        // A seal is written by one who serves.
+        if content.seal.is_some() {
+            served.insert(name.epoch);
         }
+        served.extend(fences(&file, &content)?);
         found.push(content);
     }
     let mut newest: BTreeMap<u64, Content> = BTreeMap::new();
     for mut content in found {
-        // A fence that did not fit beside what was kept stands in the next segment.
-        content.fenced = fenced.contains(&content.entry.name.epoch);
+        content.served = served.contains(&content.entry.name.epoch);
         let number = content.entry.name.number;
         // The listing is sorted: the generations of a number come in their order.
         match newest.get(&number) {
@@ -157,8 +159,8 @@ struct Content {
     last: Lsn,
     /// The last Lsn up to which whole batches follow each other without a break; only for guesses.
     whole: Lsn,
-    /// Whether the fence of its epoch was found, here or behind it; only for guesses.
-    fenced: bool,
+    /// Whether its epoch is known to have served, so that the file was listed; only for guesses.
+    served: bool,
     /// The highest watermark that its headers, its slots and its seal claim.
     claim: Lsn,
     frames: Vec<Found>,
@@ -198,7 +200,7 @@ impl Content {
             base,
             last,
             whole: Lsn::ZERO,
-            fenced: false,
+            served: false,
             claim,
             frames,
             seal,
@@ -233,7 +235,7 @@ impl Content {
 
     /// Whether it takes the place of an older file that holds the same Lsns.
     fn replaces(&self, older: &Content) -> bool {
-        self.fenced || self.whole >= older.whole
+        self.served || self.whole >= older.whole
     }
 
     fn span(&self, last: Lsn) -> Span {
@@ -245,6 +247,24 @@ impl Content {
             last,
         }
     }
+}
+
+/// The epochs of the fences in a file, by their own payloads: a fence that did not fit beside what was
+/// kept stands in the next segment, and later openings copy it and stamp it anew.
+fn fences(file: &OpenFile, content: &Content) -> Result<Vec<u64>, DiskError> {
+    let place = content.entry.place();
+    let mut window = Window::for_one(file.clone());
+    let mut epochs = Vec::new();
+    let fences = content.frames.iter().filter(|frame| {
+        frame.header.kind == FrameKind::Fence && frame.header.payload_len == FENCE_LEN
+    });
+    for fence in fences {
+        if let At::Frame(_) = look(&mut window, &place, fence.offset, fence.end())? {
+            let payload = window.get(fence.offset + HEADER, 8)?;
+            epochs.extend(take_u64(payload, &mut 0));
+        }
+    }
+    Ok(epochs)
 }
 
 /// The last Lsn of whole batches, payloads included, that follow each other from the first frame on.

@@ -64,6 +64,8 @@ fn random() {
                         Err(panic) => Some(message(&*panic)),
                     };
                     if let Some(error) = error {
+                        // At once too: a long run may be cut off.
+                        println!("failed: seed {seed}");
                         failed.lock().unwrap().push((seed, error));
                     }
                 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use stepwell::identity::SessionId;
 use stepwell::journal::{JournalOptions, JournalView, Lsn, Owner, Reader};
-use stepwell::vfs::sim::{ChoicePoint, Part, SimVfs};
+use stepwell::vfs::sim::{ChoicePoint, FaultKind, Part, SimVfs};
 
 use crate::counts::Counts;
 use crate::process::Process;
@@ -346,7 +346,10 @@ impl Kept {
         let fired = site.disk.faults_fired();
         match self {
             Kept::Reader {
-                reader, next, last, ..
+                vfs,
+                reader,
+                next,
+                last,
             } => {
                 for _ in 0..count {
                     match reader.next() {
@@ -363,7 +366,8 @@ impl Kept {
                             );
                             *next += 1;
                         }
-                        Some(Err(_)) if site.disk.faults_fired() > fired => {
+                        // Another reader of the same process may have crashed it.
+                        Some(Err(_)) if site.disk.faults_fired() > fired || vfs.has_crashed() => {
                             *next = u64::MAX;
                             return;
                         }
@@ -437,4 +441,26 @@ pub fn steady(path: &Path) -> String {
 
 pub fn lock() -> std::path::PathBuf {
     dir().join("LOCK")
+}
+
+/// Simulation, from seed 1000000 on: a crash that hits one reader of a process ends the others too,
+/// whose reads no fault has hit.
+#[test]
+fn a_kept_reader_may_end_with_its_process() {
+    let mut world = World::new(1, false);
+    let vfs = world.site.disk.new_process();
+    let process = world.site.open(&vfs, &[]).unwrap();
+    for _ in 0..2 {
+        world.kept.push(Kept::Reader {
+            vfs: vfs.clone(),
+            reader: process.journal.read(Lsn::ZERO),
+            next: 1,
+            last: process.acknowledged,
+        });
+    }
+    world.process = Some(process);
+    world.site.disk.fail_nth(|_| true, 0, FaultKind::Crash(0));
+    world.read_kept(1);
+    assert!(vfs.has_crashed());
+    world.kill();
 }

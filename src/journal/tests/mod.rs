@@ -3,3 +3,4 @@
 
 mod decision;
 mod hostile;
+mod sweep;

@@ -34,7 +34,7 @@ pub enum FaultKind {
     Emfile,
     /// The call fails with EINTR and does nothing.
     Eintr,
-    /// A read gives no more than this number of bytes.
+    /// A read gives no more than this number of bytes, but at least one of those that are there.
     ShortRead(usize),
     /// A write takes no more than this number of bytes, which may be 0.
     ShortWrite(usize),

@@ -60,7 +60,8 @@ impl File for SimFile {
         };
         let run = |disk: &mut Disk, node, fault| {
             let most = match fault {
-                Some(FaultKind::ShortRead(most)) => most,
+                // Nothing would mean the end of the file: no disk says that in the middle of one.
+                Some(FaultKind::ShortRead(most)) => most.max(1),
                 _ => usize::MAX,
             };
             let wanted = buffer.len().min(most);
