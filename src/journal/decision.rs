@@ -22,7 +22,7 @@ use super::error::Damage;
 use super::frame::HEADER;
 use super::manifest::{End, Manifest, SegmentEntry};
 use super::names::SegmentName;
-use super::scan::{Found, Scan};
+use super::scan::{Found, Scan, may_hold};
 use super::segment::{FRAMES, HeaderFound, Seal, Slot, StaticHeader};
 
 /// All that the decision looks at.
@@ -226,7 +226,7 @@ fn decide_active(
             expected,
         });
     }
-    let watermark = watermark(&active, manifest.epoch);
+    let watermark = watermark(&active, &segment, manifest.epoch);
     let Scan {
         frames: mut keep,
         position,
@@ -280,7 +280,7 @@ fn decide_active(
 }
 
 /// *W*: the highest Lsn that anything readable claims to have been durable.
-fn watermark(active: &ActiveEvidence, epoch: u64) -> Lsn {
+fn watermark(active: &ActiveEvidence, segment: &SegmentName, epoch: u64) -> Lsn {
     let before = active
         .first
         .frames
@@ -298,6 +298,7 @@ fn watermark(active: &ActiveEvidence, epoch: u64) -> Lsn {
                 .saturating_add(frame.offset.saturating_sub(start) / HEADER);
             frame.offset >= start
                 && header.epoch <= epoch
+                && may_hold(segment, header)
                 && header.lsn >= least
                 && header.lsn.get() <= most
                 && header.watermark < header.lsn
