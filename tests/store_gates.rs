@@ -443,7 +443,7 @@ fn the_end_of_a_turn_closes_its_gates_in_its_batch() {
             Kind::TurnFailed,
         ),
         (|turn| drop(turn.finish().unwrap()), Kind::TurnDone),
-        (drop, Kind::TurnInterrupted),
+        (|turn| drop(turn), Kind::TurnInterrupted),
     ];
     for (end, kind) in ends {
         let (world, mut main) = world();
