@@ -770,7 +770,14 @@ async fn a_recorded_answer_is_for_the_same_call_only_and_for_one_of_two() {
 
     let other = calls(&[("1", "act", b"{\"n\": 1}")]);
     let twice = calls(&[("1", "act", b"{\"n\":1}"), ("2", "act", b"{\"n\":1}")]);
-    let answers = vec![other, says("one"), twice, says("two")];
+    let answers = vec![
+        other,
+        says("one"),
+        twice.clone(),
+        says("two"),
+        twice,
+        says("three"),
+    ];
     let second = restart(&disk, id, answers);
     assert_eq!(second.session.pending_gates(), [asked.clone()]);
     let answer = Answer::choose(APPROVE);
@@ -801,6 +808,19 @@ async fn a_recorded_answer_is_for_the_same_call_only_and_for_one_of_two() {
     assert_eq!(second.session.gate_answers(), []);
     let errors: Vec<bool> = results(&second.session).iter().map(|it| it.1).collect();
     assert_eq!(errors, [true, false, true]);
+    // Within one turn every call is asked about by itself.
+    let turn = start(&second.agent);
+    for call in ["1", "2"] {
+        let pending = gate_of(&second.session).await;
+        assert_eq!(pending.call().unwrap().call_id, call);
+        let answer = Answer::choose(DENY);
+        second
+            .agent
+            .answer_gate(pending.gate.id, answer)
+            .await
+            .unwrap();
+    }
+    assert!(turn.await.unwrap().unwrap().is_done());
 }
 
 #[tokio::test]

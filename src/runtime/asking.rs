@@ -287,3 +287,6 @@ impl CallGates {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -57,6 +57,13 @@ impl Waiters {
     }
 }
 
+#[cfg(test)]
+impl Waiters {
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+}
+
 impl Waiting {
     /// How the gate was resolved; `None`: it never will be in this process.
     pub(super) async fn resolved(&mut self) -> Option<GateResolved> {
