@@ -103,7 +103,7 @@ async fn an_approved_call_runs_and_a_refused_one_is_an_error_result() {
         let agent = spawn(&mut world, spec);
         let turn = start(&agent);
         let pending = gate_of(&world.session).await;
-        assert_eq!(agent.pending_gates(), [pending.clone()]);
+        assert_eq!(agent.pending_gates(), std::slice::from_ref(&pending));
         let gated = pending.call().unwrap();
         assert_eq!(
             (gated.tool.as_str(), gated.input.get()),
@@ -352,7 +352,7 @@ async fn gate_of_or<T>(
     None
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_timeout_that_finds_no_room_leaves_the_gate_answerable_and_tries_again() {
     let mut world = world();
     let runs = Arc::new(AtomicUsize::new(0));
@@ -382,6 +382,7 @@ async fn a_timeout_that_finds_no_room_leaves_the_gate_answerable_and_tries_again
             bytes /= 2;
         }
     }
+    tokio::time::pause();
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(world.session.pending_gates(), [pending], "still open");
     assert_eq!(world.session.fault(), None);
@@ -549,7 +550,8 @@ fn paint() -> Answer2 {
 
 #[tokio::test]
 async fn a_running_tool_asks_the_user() {
-    let questions: [(fn() -> Question, Answer, &str); 3] = [
+    type Asked = (fn() -> Question, Answer, &'static str);
+    let questions: [Asked; 3] = [
         (
             || Question::input("which color?").without_timeout(),
             Answer::text("mauve"),
@@ -617,6 +619,44 @@ async fn a_tool_by_itself_has_nobody_to_ask() {
     let call = stepwell::runtime::ToolCallContext::new("x", stepwell::content::RawJson::null());
     let asked = call.ask(Question::input("?")).await;
     assert_eq!(asked, Err(stepwell::runtime::AskError::NobodyToAsk));
+}
+
+/// What a tool does beside its future asks too late: it gets an error, and no gate is left behind.
+#[tokio::test]
+async fn who_asks_when_the_step_is_over_is_refused() {
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let beside = act("beside", move |input: ToolInput| {
+        let tell = tell.clone();
+        async move {
+            tokio::spawn(async move {
+                while tell.send(None).is_ok() {
+                    let question = Question::input("late?").without_timeout();
+                    let asked = input.call.ask(question).await;
+                    if asked == Err(stepwell::runtime::AskError::Abandoned) {
+                        let _ = tell.send(Some(()));
+                        return;
+                    }
+                }
+            });
+            tokio::task::yield_now().await;
+            ToolOutput::text("done")
+        }
+    });
+    let mut world = world();
+    let answers = [calls(&[("1", "beside", b"{}")]), one_call(), says("done")];
+    let ok = act("act", |_| async { ToolOutput::text("ran") });
+    let spec = AgentSpec::new(script(answers)).tool(beside).tool(ok);
+    let agent = spawn(&mut world, spec);
+    let turn = start(&agent);
+    // A question that came in time is answered or given up with the step.
+    let outcome = tokio::time::timeout(Duration::from_secs(10), turn).await;
+    assert!(outcome.unwrap().unwrap().unwrap().is_done());
+    while told.recv().await.unwrap().is_none() {
+        if let Some(pending) = world.session.pending_gates().first() {
+            panic!("{pending:?}");
+        }
+    }
+    assert_eq!(world.session.pending_gates(), []);
 }
 
 // ---- restarts
@@ -779,7 +819,7 @@ async fn a_recorded_answer_is_for_the_same_call_only_and_for_one_of_two() {
         says("three"),
     ];
     let second = restart(&disk, id, answers);
-    assert_eq!(second.session.pending_gates(), [asked.clone()]);
+    assert_eq!(second.session.pending_gates(), std::slice::from_ref(&asked));
     let answer = Answer::choose(APPROVE);
     second.session.answer_gate(asked.gate.id, answer).unwrap();
     // Not the same bytes: a person is asked.

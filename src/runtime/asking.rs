@@ -2,7 +2,6 @@
 //! becomes durable and is delivered. In this order, so that no answer can be lost (P2).
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -60,14 +59,18 @@ pub(super) struct StepGates {
     agent: AgentName,
     at: Coordinates,
     cancel: CancellationToken,
-    opened: AtomicBool,
-    used: Mutex<Used>,
+    asked: Mutex<Asked>,
 }
 
-/// The answers of earlier turns that the step uses.
+/// What came of the questions of a step.
 #[derive(Debug, Default)]
-struct Used {
-    gates: HashSet<GateId>,
+struct Asked {
+    /// Gates may have been opened.
+    opened: bool,
+    /// None will be: all calls have ended.
+    closed: bool,
+    /// The answers of earlier turns that the step uses.
+    used: HashSet<GateId>,
     /// Their uses, durable with the step.
     decided: Vec<Body>,
 }
@@ -84,23 +87,20 @@ impl StepGates {
             agent,
             at,
             cancel,
-            opened: AtomicBool::new(false),
-            used: Mutex::default(),
+            asked: Mutex::default(),
         }
     }
 
-    /// Whether a gate may have been opened in this step.
-    pub(super) fn opened(&self) -> bool {
-        self.opened.load(Ordering::Acquire)
+    /// Ends the questions of the step. Gives the uses of recorded answers, to be committed with it,
+    /// and whether gates may have been opened in it.
+    pub(super) fn close(&self) -> (Vec<Body>, bool) {
+        let mut asked = self.asked();
+        asked.closed = true;
+        (std::mem::take(&mut asked.decided), asked.opened)
     }
 
-    /// The uses of recorded answers, to be committed with the step.
-    pub(super) fn take_decided(&self) -> Vec<Body> {
-        std::mem::take(&mut self.used().decided)
-    }
-
-    fn used(&self) -> MutexGuard<'_, Used> {
-        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    fn asked(&self) -> MutexGuard<'_, Asked> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn draft(&self, body: impl Into<Body>) -> Draft {
@@ -123,11 +123,18 @@ impl StepGates {
         }
         let id = GateId::try_new()?;
         let mut waiting = self.hub.waiters().install(id);
-        self.opened.store(true, Ordering::Release);
-        let batch = self.opening(id, call, question);
-        let opened = self
-            .unless_cancelled(self.hub.session().submit(batch))
-            .await?;
+        let submitted = {
+            // What a tool does beside its future may ask when its step is being committed: either it
+            // is submitted before that, and closed with it, or not at all.
+            let mut asked = self.asked();
+            if asked.closed {
+                return Err(AskError::Abandoned);
+            }
+            asked.opened = true;
+            let batch = self.opening(id, call, question);
+            self.hub.session().submit(batch)
+        };
+        let opened = self.unless_cancelled(submitted).await?;
         match opened.map_err(CommitError::from).and_then(|done| done) {
             Ok(_) => {}
             Err(CommitError::Unknown { fault, .. }) => return Err(AskError::Faulted(fault)),
@@ -220,24 +227,24 @@ impl StepGates {
     /// The answer of a person to the same question about the same call, in a turn of this loop that
     /// ended before it came to use it. It is used once.
     fn recorded(&self, call: &GatedCall, question: &Question) -> Option<Resolution> {
-        let mut used = self.used();
+        let mut asked = self.asked();
         let same = |answer: &GateAnswer| {
             let gate = &answer.opened.gate;
-            let asked = gate.prompt.as_ref().map(|prompt| prompt.body.as_str());
+            let words = gate.prompt.as_ref().map(|prompt| prompt.body.as_str());
             answer.opened.loop_id == self.at.loop_id
                 && answer.opened.turn != self.at.turn
                 && gate.kind == question.kind()
                 // A policy may word its question anew; what a tool wants to know is in the words.
-                && (gate.kind == PERMISSION || asked == Some(&question.prompt().body))
+                && (gate.kind == PERMISSION || words == Some(&question.prompt().body))
                 && answer.opened.call().is_some_and(|before| {
                     before.tool == call.tool && before.input == call.input
                 })
         };
         let answers = self.hub.session().gate_answers();
         let mut answers = answers.into_iter();
-        let answer = answers.find(|it| !used.gates.contains(&it.resolved.gate_id) && same(it))?;
+        let answer = answers.find(|it| !asked.used.contains(&it.resolved.gate_id) && same(it))?;
         let resolution = Resolution::of(&answer.resolved, true);
-        used.gates.insert(resolution.gate);
+        asked.used.insert(resolution.gate);
         Some(resolution)
     }
 
@@ -255,7 +262,7 @@ impl StepGates {
             subject: RawJson::from_serialize(&subject).ok(),
             audit: None,
         };
-        self.used().decided.push(decided.into());
+        self.asked().decided.push(decided.into());
     }
 }
 

@@ -83,7 +83,8 @@ impl ToolBatch {
         }
         let outputs = run_all(prepared, context, &cancel, &gates).await?;
         unwanted.disarm();
-        decided.extend(gates.take_decided());
+        let (used, gated) = gates.close();
+        decided.extend(used);
         let results = self.calls.iter().zip(outputs).map(|(call, output)| {
             let result = match output.is_error {
                 true => ToolResultMessage::error,
@@ -95,7 +96,7 @@ impl ToolBatch {
             results: results.collect(),
             message: self.message,
             decided,
-            gated: gates.opened(),
+            gated,
             last: false,
         })
     }
