@@ -1,28 +1,27 @@
 //! A host that uses the runner: a scripted model, a real tool, one turn.
 
 use stepwell::runtime::{
-    AgentSpec, Filter, From, ModelEvent, ModelRequest, ModelStream, Tool, ToolFuture, ToolInput,
-    ToolOutput, ToolSpec,
+    AgentSpec, Filter, FnTool, From, ModelEvent, ModelRequest, ModelStream, ToolCallContext,
+    ToolSpec,
 };
 use stepwell::store::{LoopSpec, SessionSpec, Store};
 
-struct ListFiles;
+#[derive(serde::Deserialize)]
+struct ListFiles {
+    #[serde(default = "here")]
+    path: String,
+}
 
-impl Tool for ListFiles {
-    fn spec(&self) -> ToolSpec {
-        ToolSpec::new("list_files", "Lists the files of the current directory")
-    }
+fn here() -> String {
+    ".".to_owned()
+}
 
-    fn run(&self, _input: ToolInput) -> ToolFuture<'_> {
-        Box::pin(async {
-            let names = std::fs::read_dir(".").map(|entries| {
-                let names = entries.flatten().map(|entry| entry.file_name());
-                let names: Vec<_> = names.map(|name| name.display().to_string()).collect();
-                names.join("\n")
-            });
-            ToolOutput::from(names)
-        })
-    }
+async fn list_files(request: ListFiles, _call: ToolCallContext) -> std::io::Result<String> {
+    let names = std::fs::read_dir(request.path)?.flatten();
+    let names: Vec<_> = names
+        .map(|entry| entry.file_name().display().to_string())
+        .collect();
+    Ok(names.join("\n"))
 }
 
 /// A real model would ask a provider; this one calls the tool and then says what it saw.
@@ -43,7 +42,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let store = Store::in_memory()?;
     let session = store.create_session(SessionSpec::new())?;
     let main = session.create_loop_async(LoopSpec::new("main")).await?;
-    let agent = session.spawn_loop(main, AgentSpec::new(scripted).tool(ListFiles))?;
+    let spec = ToolSpec::new("list_files", "Lists the files of a directory").read_only();
+    let spec = AgentSpec::new(scripted).tool(FnTool::new(spec, list_files));
+    let agent = session.spawn_loop(main, spec)?;
 
     let mut events = agent.subscribe(From::seq(1), Filter::all());
     let outcome = agent.run_turn("list the files").await?;

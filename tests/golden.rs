@@ -2,7 +2,8 @@
 //!
 //! The store under `tests/golden/v1` was written once by this file, run with
 //! `STEPWELL_WRITE_GOLDEN=DIR cargo test --test golden`; a new format version gets a folder of its
-//! own, and the old ones are never written again.
+//! own, and the old ones are never written again. `tests/golden/v1-gates` has the kinds that came
+//! later: gates, their answers, intents (`STEPWELL_WRITE_GOLDEN_GATES=DIR`).
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -14,10 +15,16 @@
 use std::path::{Path, PathBuf};
 
 use stepwell::content::{AssistantMessage, RawJson, ToolResultMessage, UserMessage};
-use stepwell::event::{Key, Kind};
-use stepwell::identity::SessionId;
+use stepwell::event::{
+    Control, Gate, GateOpened, Key, Kind, PermissionRequested, Prompt, Resolver, ToolIntent,
+    ToolIntentSettled,
+};
+use stepwell::identity::{SessionId, StepId, ToolExecutionId};
 use stepwell::journal::{FrameKind, JournalOptions, Lsn, Seq};
-use stepwell::store::{LoopSpec, Mode, Session, SessionSpec, StepDraft, Store, StoreOptions};
+use stepwell::store::{
+    Answer, AnswerError, Draft, GatedCall, LoopSpec, Mode, PERMISSION, Session, SessionSpec,
+    StepDraft, Store, StoreOptions,
+};
 
 fn id() -> SessionId {
     "0a0b0c0d-0000-4000-8000-00000000beef".parse().unwrap()
@@ -148,4 +155,132 @@ fn the_first_format_version_reads_and_goes_on() {
         .unwrap();
     assert!(repeated.is_duplicate(), "keys are kept across versions");
     assert_eq!(repeated.seq(), Seq::new(4));
+}
+
+fn golden_id<I: From<[u8; 16]>>(byte: u8) -> I {
+    I::from([byte; 16])
+}
+
+fn golden_input() -> RawJson {
+    RawJson::parse(br#"{"b":1.0,"a":1e400,"b":"\ud83d"}"#).unwrap()
+}
+
+/// Three gates, of which one is answered and used, one answered, one open; three intents, of which
+/// one is settled by its step, one by a person, one by nobody; then enough that segments are sealed.
+fn write_gates(dir: &Path) {
+    let store = Store::open_with(dir, options()).unwrap();
+    let spec = SessionSpec::new().id(id()).title("golden gates");
+    let session = store.create_session(spec).unwrap();
+    let mut main = session.create_loop(LoopSpec::new("main")).unwrap();
+    let loop_id = main.id();
+    let turn = main.begin_turn(UserMessage::text("first")).unwrap();
+    let turn_id = turn.id();
+    drop(turn);
+    let bind = |draft: Draft, step: u8| {
+        let step: StepId = golden_id(step);
+        draft.in_loop(loop_id).in_turn(turn_id).in_step(step)
+    };
+    for number in 1..=3 {
+        let execution: ToolExecutionId = golden_id(number);
+        let call = GatedCall {
+            tool: "tool".into(),
+            call_id: "call".into(),
+            execution,
+            input: golden_input(),
+        };
+        let controls = ["Approve", "Deny"].map(|action| Control {
+            action: action.into(),
+            label: action.into(),
+        });
+        let gate = Gate {
+            id: golden_id(number),
+            kind: PERMISSION.into(),
+            resolver: Resolver::for_loop(),
+            prompt: Some(Prompt {
+                body: "may I?".into(),
+                controls: controls.to_vec(),
+                ..Prompt::default()
+            }),
+            restorable: true,
+            payload: RawJson::from_serialize(&call).ok(),
+            ..Gate::default()
+        };
+        let requested = PermissionRequested {
+            tool_execution_id: execution,
+            request: RawJson::empty_object(),
+        };
+        let intent = ToolIntent {
+            tool_execution_id: execution,
+            call_id: "call".into(),
+            tool_name: "tool".into(),
+            input_preview: "{".into(),
+            input_bytes: 34,
+        };
+        let batch = vec![
+            bind(Draft::new(GateOpened { gate }), number),
+            bind(Draft::new(requested), number),
+            bind(Draft::new(intent), number),
+        ];
+        session.commit(batch).unwrap();
+    }
+    for gate in [1, 2] {
+        let answer = Answer::choose("Approve").comment("gern");
+        session.answer_gate(golden_id(gate), answer).unwrap();
+    }
+    let call = AssistantMessage::text("x").with_tool_use("call", "tool", golden_input());
+    let step = StepDraft::new(call).results([ToolResultMessage::text("call", "done")]);
+    let step = step.id(golden_id(1));
+    let drafts = step.into_drafts(loop_id, turn_id, main.name().clone());
+    session.commit(drafts).unwrap();
+    let settled = ToolIntentSettled {
+        tool_execution_id: golden_id(2),
+        note: "looked".into(),
+    };
+    session.commit(vec![bind(Draft::new(settled), 2)]).unwrap();
+    // In another loop, so that the first keeps its open turn, as a kill would leave it.
+    let mut other = session.create_loop(LoopSpec::new("other")).unwrap();
+    let mut turn = other.begin_turn(UserMessage::text("second")).unwrap();
+    for number in 0..12 {
+        let text = format!("step {number} {}", "x".repeat(400));
+        turn.commit_step(StepDraft::new(AssistantMessage::text(text)))
+            .unwrap();
+    }
+    turn.finish().unwrap();
+    drop((main, other, session));
+}
+
+#[test]
+fn gates_answers_and_intents_of_the_first_format_version_are_read_and_go_on() {
+    if let Some(dir) = std::env::var_os("STEPWELL_WRITE_GOLDEN_GATES") {
+        write_gates(Path::new(&dir));
+    }
+    let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1-gates");
+    let store = Store::open_existing(&golden).unwrap();
+    assert!(store.verify(id()).unwrap().is_intact());
+    let copied = tempfile::tempdir().unwrap();
+    copy(&golden, copied.path());
+    let store = Store::open_with(copied.path(), options()).unwrap();
+    let (session, report) = store.open_session(id(), Mode::Write).unwrap();
+    assert_eq!(report.open_turns.len(), 1);
+    let [pending] = &report.pending_gates[..] else {
+        panic!("{:?}", report.pending_gates);
+    };
+    assert_eq!(pending.gate.id, golden_id(3));
+    assert_eq!(pending.call().unwrap().input, golden_input());
+    let [unknown] = &report.unknown_effects[..] else {
+        panic!("{:?}", report.unknown_effects);
+    };
+    assert_eq!(unknown.execution, golden_id(3));
+    let [answer] = &session.gate_answers()[..] else {
+        panic!("{:?}", session.gate_answers());
+    };
+    assert_eq!(answer.resolved.gate_id, golden_id(2));
+    assert_eq!(answer.text().as_deref(), Some("gern"));
+    let late = session.answer_gate(golden_id(1), Answer::choose("Deny"));
+    assert!(matches!(late, Err(AnswerError::AlreadyAnswered { .. })));
+    let answer = Answer::choose("Deny");
+    session.answer_gate(golden_id(3), answer).unwrap();
+    session.settle_effect(golden_id(3), "looked").unwrap();
+    assert_eq!(session.unknown_effects(), []);
+    assert_eq!(session.gate_answers().len(), 2);
 }

@@ -16,7 +16,7 @@ use runtime_support::*;
 use stepwell::event::{ErrorKind, InterruptReason, Kind, Limits, TurnInterrupted};
 use stepwell::runtime::{
     AgentSpec, Filter, From, LoopHandle, ModelEvent, ModelRequest, ModelSender, ModelStream,
-    RunError, SpawnError, ToolFuture, ToolInput, ToolOutput, TurnEnd, TurnLimits, TurnOutcome,
+    RunError, SpawnError, ToolOutput, TurnEnd, TurnLimits, TurnOutcome,
 };
 use stepwell::store::{LoopSpec, Mode, SessionSpec, StoreOptions};
 

@@ -18,8 +18,8 @@ use runtime_support::*;
 use stepwell::content::{Message, Usage};
 use stepwell::event::{Effect, ErrorKind, Kind, PermissionDecided};
 use stepwell::runtime::{
-    AgentSpec, Decision, Filter, From, LoopHandle, Model, ModelEvent, ModelRequest, ModelStream,
-    ToolCall, ToolFuture, ToolInput, ToolOutput, TurnEnd, TurnLimits, TurnOutcome,
+    AgentSpec, DENY, Decision, Filter, From, LoopHandle, Model, ModelEvent, ModelRequest,
+    ModelStream, Question, ToolCall, ToolOutput, TurnEnd, TurnLimits, TurnOutcome,
 };
 
 fn spawn(world: &mut World, agent: AgentSpec) -> LoopHandle {
@@ -253,9 +253,10 @@ async fn what_goes_wrong_with_a_call_is_its_result() {
     ]);
     let policy = |call: &ToolCall| match call.input.get() {
         text if text.contains("secret") => Decision::deny("it is a secret"),
-        text if text.contains("question") => Decision::Ask {
-            question: "may I?".into(),
-        },
+        text if text.contains("question") => {
+            let soon = Duration::from_millis(1);
+            Decision::Ask(Question::permission("may I?").timeout(soon, DENY))
+        }
         _ => Decision::Allow,
     };
     let mut world = world();
@@ -284,7 +285,7 @@ async fn what_goes_wrong_with_a_call_is_its_result() {
         ("before it began", true),
         ("no tool \"missing\"", true),
         ("it is a secret", true),
-        ("may I?", true),
+        ("nobody allowed it in time", true),
         ("no output", false),
         ("{\"fine\":1}", false),
     ];
@@ -299,7 +300,7 @@ async fn what_goes_wrong_with_a_call_is_its_result() {
         .iter()
         .filter_map(|seen| seen.committed()?.event().body_as::<PermissionDecided>())
         .collect();
-    assert_eq!(denials.len(), 2);
+    assert_eq!(denials.len(), 1);
     assert!(denials.iter().all(|denial| denial.effect == Effect::Deny));
     assert_eq!(denials[0].reason, "it is a secret");
 

@@ -11,8 +11,8 @@ use super::{
     LimitExceeded, Limits, LoopIdle, LoopStarted, PermissionDecided, PermissionRequested,
     RestoreDone, RestoreErrored, RestoreStarted, Rewound, Rule, SessionActive, SessionIdle,
     SessionStarted, SessionStopped, StepDone, TokenDelta, ToolCallCompleted, ToolCallStarted,
-    TurnDone, TurnFailed, TurnFoldedInto, TurnInterrupted, TurnRejected, TurnStarted,
-    UserInputRequested, kind, limits, validate,
+    ToolIntent, ToolIntentSettled, TurnDone, TurnFailed, TurnFoldedInto, TurnInterrupted,
+    TurnRejected, TurnStarted, UserInputRequested, kind, limits, validate,
 };
 use crate::content::scan::{self, Facts};
 use crate::content::{ContentError, Message, MessageFields, Usage};
@@ -52,7 +52,7 @@ macro_rules! plain {
 plain! {
     SessionStarted SessionActive SessionIdle SessionStopped RestoreStarted RestoreDone RestoreErrored
     Forked LoopStarted LoopIdle Rewound TurnFailed TurnInterrupted TurnRejected PermissionRequested
-    PermissionDecided UserInputRequested GateOpened GateResolved HostEvent
+    PermissionDecided UserInputRequested GateOpened GateResolved ToolIntent ToolIntentSettled HostEvent
 }
 
 /// Live bodies have no JSON. The codecs refuse them by class before they come here.

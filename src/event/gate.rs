@@ -38,12 +38,16 @@ pub struct PermissionRequested {
     pub request: RawJson,
 }
 
-/// A permission was decided without a gate.
+/// A permission was decided without asking, or by the answer of an earlier gate that no turn had
+/// used.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PermissionDecided {
     /// The execution.
     #[serde(default, skip_serializing_if = "ToolExecutionId::is_nil")]
     pub tool_execution_id: ToolExecutionId,
+    /// The gate whose answer decided it: the answer is used up then. Nil when nobody was asked.
+    #[serde(default, skip_serializing_if = "GateId::is_nil")]
+    pub gate_id: GateId,
     /// What was decided.
     pub effect: Effect,
     /// By which rule.

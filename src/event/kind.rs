@@ -218,7 +218,7 @@ kinds! {
     ToolCallCompleted = 65, Ephemeral, Loop, Tool;
     /// A tool call needs a permission.
     PermissionRequested = 66, Enduring, Loop, Tool;
-    /// A permission was decided without a gate.
+    /// A permission was decided without asking, or by an answer that an earlier turn left.
     PermissionDecided = 67, Enduring, Loop, Tool;
     /// A tool asks the user.
     UserInputRequested = 68, Enduring, Loop, Tool;
@@ -226,6 +226,10 @@ kinds! {
     GateOpened = 69, Enduring, Loop, Gate;
     /// A gate was answered or closed.
     GateResolved = 70, Enduring, Loop, Gate;
+    /// A tool call with effects is about to run.
+    ToolIntent = 71, Enduring, Loop, Tool;
+    /// What a tool call that was cut off has done, a person has looked into.
+    ToolIntentSettled = 72, Enduring, Loop, Tool;
     /// An event of the host.
     HostEvent = 128, Enduring, Session, Host;
 }

@@ -3,7 +3,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `kind` | the table of kinds: code, name, class, scope, profile |
-//! | `session`, `turn`, `gate` | the bodies |
+//! | `session`, `turn`, `gate`, `intent` | the bodies |
 //! | `validate` | the fill matrix, the shape of a step, the pairing of calls and results |
 //! | `factory` | stamps events with ids and times |
 //! | `limits` | the limits that writer and reader share |
@@ -15,6 +15,7 @@ mod body;
 mod error;
 mod factory;
 mod gate;
+mod intent;
 mod kind;
 mod limits;
 mod record;
@@ -29,6 +30,7 @@ pub use gate::{
     AnswerSource, Audit, Control, Effect, Gate, GateOpened, GateResolved, PermissionDecided,
     PermissionRequested, Prompt, Resolver, ToolCallCompleted, ToolCallStarted, UserInputRequested,
 };
+pub use intent::{ToolIntent, ToolIntentSettled};
 pub use kind::{Body, Class, Kind, Profile, Scope};
 pub use limits::{Culprit, LimitExceeded, LimitKind, Limits};
 pub use record::{

@@ -320,9 +320,14 @@ pub fn decode_record(
     })
 }
 
-/// Only a host's event may be skipped by a reader that does not know it.
+/// What a reader that does not know it may skip: a host's event that says so, and intents, which
+/// change no history.
 fn is_optional(body: &Body) -> bool {
-    matches!(body, Body::HostEvent(host) if host.optional)
+    match body {
+        Body::HostEvent(host) => host.optional,
+        Body::ToolIntent(_) | Body::ToolIntentSettled(_) => true,
+        _ => false,
+    }
 }
 
 fn header_of(event: &Event, key: Option<&Key>) -> HeaderV1 {

@@ -91,6 +91,8 @@ fn tool_execution(body: &Body) -> ToolExecutionId {
         Body::PermissionRequested(body) => body.tool_execution_id,
         Body::PermissionDecided(body) => body.tool_execution_id,
         Body::UserInputRequested(body) => body.tool_execution_id,
+        Body::ToolIntent(body) => body.tool_execution_id,
+        Body::ToolIntentSettled(body) => body.tool_execution_id,
         _ => ToolExecutionId::nil(),
     }
 }

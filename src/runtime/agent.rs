@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::tool::{AnyTool, keep};
 use super::{Model, Policy, Tool, ToolSpec};
 
 /// The bounds of a turn.
@@ -45,7 +46,7 @@ impl Default for TurnLimits {
 #[derive(Clone)]
 pub struct AgentSpec {
     pub(super) model: Arc<dyn Model>,
-    pub(super) tools: HashMap<String, Arc<dyn Tool>>,
+    pub(super) tools: HashMap<String, Arc<dyn AnyTool>>,
     pub(super) specs: Vec<ToolSpec>,
     pub(super) policy: Option<Arc<dyn Policy>>,
     pub(super) limits: TurnLimits,
@@ -74,14 +75,15 @@ impl AgentSpec {
 
     /// With a tool. A second one of the same name takes the place of the first.
     #[must_use]
-    pub fn tool(self, tool: impl Tool + 'static) -> AgentSpec {
+    pub fn tool(self, tool: impl Tool) -> AgentSpec {
         self.shared_tool(Arc::new(tool))
     }
 
     /// With a tool that is shared with others.
     #[must_use]
-    pub fn shared_tool(mut self, tool: Arc<dyn Tool>) -> AgentSpec {
-        let spec = tool.spec();
+    pub fn shared_tool(mut self, tool: Arc<impl Tool>) -> AgentSpec {
+        let tool = keep(tool);
+        let spec = tool.spec().clone();
         self.tools.insert(spec.name.clone(), tool);
         self.specs.retain(|known| known.name != spec.name);
         self.specs.push(spec);

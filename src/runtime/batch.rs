@@ -1,20 +1,25 @@
-//! The tool calls of one step: decided in call order, run at once, results in call order.
+//! The tool calls of one step: prepared and decided in call order, their intents durable, then run at
+//! once, with results in call order.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::asking::{AskError, CallGates, StepGates};
 use super::contain::{Contained, Panicked};
 use super::step::CommitCandidate;
+use super::tool::PreparedCall;
 use super::turn::{StepContext, Stop};
-use super::{Decision, Tool, ToolCall, ToolInput, ToolOutput, shape};
+use super::{Decision, Policy, ToolCall, ToolCallContext, ToolOutput, ToolSpec, shape};
 use crate::content::{AssistantMessage, RawJson, RawToolCall, ToolResultMessage};
 use crate::event::{
     Body, Effect, ErrorKind, PermissionDecided, StepDone, ToolCallCompleted, ToolCallStarted,
-    check_pairing,
+    ToolIntent, check_pairing,
 };
-use crate::identity::ToolExecutionId;
+use crate::identity::{GateId, ToolExecutionId};
+use crate::store::{CommitError, Draft, GatedCall};
 
 /// The calls of an answer, as the model wrote them, beside the message that stores them.
 pub(super) struct ToolBatch {
@@ -25,7 +30,16 @@ pub(super) struct ToolBatch {
 /// A call that was looked at: it will run, or it has its error result already.
 struct Prepared {
     execution: ToolExecutionId,
-    run: Result<(Arc<dyn Tool>, ToolInput), ToolOutput>,
+    call_id: String,
+    summary: String,
+    run: Result<Ready, ToolOutput>,
+}
+
+/// A call that can run.
+struct Ready {
+    spec: ToolSpec,
+    input: RawJson,
+    call: PreparedCall,
 }
 
 impl ToolBatch {
@@ -44,21 +58,33 @@ impl ToolBatch {
         let cancel = context.cancel.child_token();
         // What tools do beside their futures is told when the batch is discarded.
         let unwanted = cancel.clone().drop_guard();
-        let mut decided = Vec::new();
+        let (hub, name) = (context.session.hub(), context.name.clone());
+        let gates = Arc::new(StepGates::new(hub, name, context.at, cancel.clone()));
         let mut prepared = Vec::with_capacity(self.calls.len());
         for call in &self.calls {
-            prepared.push(prepare(call, context, &cancel, &mut decided)?);
+            prepared.push(Prepared::new(call, context)?);
         }
+        let mut decided = Vec::new();
+        if let Some(policy) = &context.agent.policy {
+            for call in &mut prepared {
+                call.authorise(&**policy, context, &gates, &mut decided)
+                    .await?;
+            }
+        }
+        let intents = intents(&prepared, &gates);
+        announce_effects(intents, context).await?;
         // All have started before any runs.
         for (call, prepared) in self.calls.iter().zip(&prepared) {
             context.emit(ToolCallStarted {
                 tool_execution_id: prepared.execution,
                 tool_name: call.name.clone(),
-                summary: prepared.summary(),
+                summary: prepared.summary.clone(),
             });
         }
-        let outputs = run_all(prepared, context).await?;
+        let outputs = run_all(prepared, context, &cancel, &gates).await?;
         unwanted.disarm();
+        let (used, gated) = gates.close();
+        decided.extend(used);
         let results = self.calls.iter().zip(outputs).map(|(call, output)| {
             let result = match output.is_error {
                 true => ToolResultMessage::error,
@@ -70,6 +96,7 @@ impl ToolBatch {
             results: results.collect(),
             message: self.message,
             decided,
+            gated,
             last: false,
         })
     }
@@ -83,59 +110,99 @@ impl ToolBatch {
     }
 }
 
-/// Looks at one call: its tool, its input, its permission.
-fn prepare(
-    call: &RawToolCall,
-    context: &StepContext<'_>,
-    cancel: &CancellationToken,
-    decided: &mut Vec<Body>,
-) -> Result<Prepared, Stop> {
-    let execution =
-        ToolExecutionId::try_new().map_err(|error| Stop::failed(ErrorKind::Unknown, error))?;
-    let run = admit(call, execution, context, decided);
-    let run = run.map(|(tool, json)| {
-        let input = ToolInput {
-            json,
-            call_id: call.id.clone(),
-            execution,
-            coordinates: context.at,
-            cancel: cancel.child_token(),
+impl Prepared {
+    /// Looks at one call: its tool, its input.
+    fn new(call: &RawToolCall, context: &StepContext<'_>) -> Result<Prepared, Stop> {
+        let execution =
+            ToolExecutionId::try_new().map_err(|error| Stop::failed(ErrorKind::Unknown, error))?;
+        let run = Ready::new(call, context);
+        let summary = match &run {
+            Ok(ready) => shape::preview(&ready.call.summary),
+            Err(_) => String::new(),
         };
-        (tool, input)
-    });
-    Ok(Prepared { execution, run })
-}
-
-fn admit(
-    call: &RawToolCall,
-    execution: ToolExecutionId,
-    context: &StepContext<'_>,
-    decided: &mut Vec<Body>,
-) -> Result<(Arc<dyn Tool>, RawJson), ToolOutput> {
-    let name = &call.name;
-    let Some(tool) = context.agent.tools.get(name) else {
-        return Err(ToolOutput::error(format!("there is no tool {name:?}")));
-    };
-    let json = object(call).map_err(ToolOutput::error)?;
-    if let Some(policy) = &context.agent.policy {
-        let decision = policy.decide(&ToolCall {
-            tool: name.clone(),
-            input: json.clone(),
+        Ok(Prepared {
             execution,
+            call_id: call.id.clone(),
+            summary,
+            run: run.map_err(ToolOutput::error),
+        })
+    }
+
+    /// Whether it may run. The policy is asked about calls that could.
+    async fn authorise(
+        &mut self,
+        policy: &dyn Policy,
+        context: &StepContext<'_>,
+        gates: &StepGates,
+        decided: &mut Vec<Body>,
+    ) -> Result<(), Stop> {
+        let Ok(ready) = &self.run else {
+            return Ok(());
+        };
+        context.go_on()?;
+        let gated = self.gated(ready);
+        let call = ToolCall {
+            tool: ready.spec.name.clone(),
+            input: ready.input.clone(),
+            effects: ready.spec.effects,
+            execution: self.execution,
             coordinates: context.at,
-        });
-        let refused = match decision {
+        };
+        let refused = match policy.decide(&call) {
             Decision::Allow => None,
-            Decision::Deny { reason } => Some(reason),
-            Decision::Ask { question } => Some(format!("nobody can be asked: {question}")),
+            Decision::Deny { reason } => {
+                decided.push(denial(&call, &reason));
+                Some(reason)
+            }
+            Decision::Ask(question) => {
+                let resolution = gates.ask(&gated, &question).await.map_err(stop)?;
+                let effect = policy.answered(&call, &resolution);
+                gates.note(&gated, &resolution, effect);
+                match effect {
+                    Effect::Approve => None,
+                    Effect::Deny => Some(resolution.refusal()),
+                }
+            }
         };
         if let Some(reason) = refused {
-            let output = ToolOutput::error(format!("the call was denied: {reason}"));
-            decided.push(denial(name, execution, reason));
-            return Err(output);
+            self.run = Err(ToolOutput::error(format!("the call was denied: {reason}")));
+            self.summary.clear();
+        }
+        Ok(())
+    }
+
+    /// The call as gates know it.
+    fn gated(&self, ready: &Ready) -> GatedCall {
+        GatedCall {
+            tool: ready.spec.name.clone(),
+            call_id: self.call_id.clone(),
+            execution: self.execution,
+            input: ready.input.clone(),
         }
     }
-    Ok((tool.clone(), json))
+}
+
+impl Ready {
+    /// Its tool and its input, as far as both are there; or what the model is told.
+    fn new(call: &RawToolCall, context: &StepContext<'_>) -> Result<Ready, String> {
+        let name = &call.name;
+        let tool = context.agent.tools.get(name);
+        let tool = tool.ok_or_else(|| format!("there is no tool {name:?}"))?;
+        let input = object(call)?;
+        let prepared = catch_unwind(AssertUnwindSafe(|| tool.prepare(&input)));
+        let call = match prepared {
+            Ok(prepared) => prepared.map_err(|error| error.to_string())?,
+            Err(payload) => {
+                let Panicked(detail) = Panicked::new(&*payload);
+                return Err(format!("the tool panicked before it ran: {detail}"));
+            }
+        };
+        Ok(Ready {
+            spec: tool.spec().clone(),
+            input,
+            call,
+        })
+    }
 }
 
 /// The raw view of a call's input decides: what the model wrote runs, or nothing does.
@@ -152,30 +219,64 @@ fn object(call: &RawToolCall) -> Result<RawJson, String> {
     }
 }
 
-fn denial(tool: &str, execution: ToolExecutionId, reason: String) -> Body {
-    let subject = RawJson::from_serialize(&std::collections::BTreeMap::from([("tool", tool)]));
+fn denial(call: &ToolCall, reason: &str) -> Body {
+    let subject = std::collections::BTreeMap::from([("tool", call.tool.as_str())]);
     Body::PermissionDecided(PermissionDecided {
-        tool_execution_id: execution,
+        tool_execution_id: call.execution,
+        gate_id: GateId::nil(),
         effect: Effect::Deny,
-        reason,
-        subject: subject.ok(),
+        reason: reason.to_owned(),
+        subject: RawJson::from_serialize(&subject).ok(),
         audit: None,
     })
 }
 
-impl Prepared {
-    fn summary(&self) -> String {
-        match &self.run {
-            Ok((tool, input)) => shape::preview(&tool.summary(&input.json)),
-            Err(_) => String::new(),
-        }
+/// What a question without an answer means for the turn.
+fn stop(error: AskError) -> Stop {
+    match error {
+        AskError::Abandoned => Stop::Cancelled,
+        AskError::Faulted(fault) => Stop::Faulted(fault),
+        AskError::NotAsked(error) => Stop::of_commit(error),
+        error => Stop::failed(ErrorKind::NotCommitted, error),
     }
+}
+
+/// What tools that opted in are about to do.
+fn intents(prepared: &[Prepared], gates: &StepGates) -> Vec<Draft> {
+    let ready = prepared.iter().filter_map(|call| {
+        let ready = call.run.as_ref().ok()?;
+        ready.spec.intent.then_some((call, ready))
+    });
+    let intents = ready.map(|(call, ready)| {
+        gates.draft(ToolIntent {
+            tool_execution_id: call.execution,
+            call_id: call.call_id.clone(),
+            tool_name: ready.spec.name.clone(),
+            input_preview: shape::preview(ready.input.get()),
+            input_bytes: ready.input.get().len() as u64,
+        })
+    });
+    intents.collect()
+}
+
+/// Makes intents durable, all in one batch, before any call of the step runs.
+async fn announce_effects(intents: Vec<Draft>, context: &StepContext<'_>) -> Result<(), Stop> {
+    if intents.is_empty() {
+        return Ok(());
+    }
+    context.go_on()?;
+    let written = context.session.submit(intents).await;
+    let written = written.map_err(CommitError::from).and_then(|done| done);
+    written.map_err(Stop::of_commit)?;
+    context.go_on()
 }
 
 /// Runs what can run, at most so many at once, and gives the outputs in call order.
 async fn run_all(
     prepared: Vec<Prepared>,
     context: &StepContext<'_>,
+    cancel: &CancellationToken,
+    gates: &Arc<StepGates>,
 ) -> Result<Vec<ToolOutput>, Stop> {
     let limits = &context.agent.limits;
     let mut outputs: Vec<Option<ToolOutput>> = prepared.iter().map(|_| None).collect();
@@ -196,8 +297,28 @@ async fn run_all(
     };
     let mut waiting = Vec::new();
     for (at, call) in prepared.into_iter().enumerate() {
+        let Prepared {
+            execution, call_id, ..
+        } = call;
         match call.run {
-            Ok(run) => waiting.push((at, run)),
+            Ok(ready) => {
+                let gated = GatedCall {
+                    tool: ready.spec.name,
+                    call_id,
+                    execution,
+                    input: ready.input,
+                };
+                let call = ToolCallContext {
+                    tool: gated.tool.clone(),
+                    input: gated.input.clone(),
+                    call_id: gated.call_id.clone(),
+                    execution,
+                    coordinates: context.at,
+                    cancel: cancel.child_token(),
+                    gates: Some(CallGates::new(gates.clone(), gated)),
+                };
+                waiting.push((at, ready.call, call));
+            }
             Err(output) => complete(at, output),
         }
     }
@@ -206,11 +327,11 @@ async fn run_all(
     let mut running = JoinSet::new();
     loop {
         while running.len() < limits.parallel.max(1) {
-            let Some((at, (tool, input))) = waiting.next() else {
+            let Some((at, prepared, call)) = waiting.next() else {
                 break;
             };
             let timeout = limits.tool_timeout;
-            running.spawn(async move { (at, call(tool, input, timeout).await) });
+            running.spawn(async move { (at, run(prepared, call, timeout).await) });
         }
         let joined = tokio::select! {
             biased;
@@ -232,17 +353,17 @@ async fn run_all(
 }
 
 /// One call, with its panic and its time contained.
-async fn call(
-    tool: Arc<dyn Tool>,
-    input: ToolInput,
+async fn run(
+    prepared: PreparedCall,
+    call: ToolCallContext,
     timeout: Option<std::time::Duration>,
 ) -> ToolOutput {
     let contained = Contained::new(async move {
         let Some(timeout) = timeout else {
-            return tool.run(input).await;
+            return (prepared.run)(call).await;
         };
-        let cancel = input.cancel.clone();
-        match tokio::time::timeout(timeout, tool.run(input)).await {
+        let cancel = call.cancel.clone();
+        match tokio::time::timeout(timeout, (prepared.run)(call)).await {
             Ok(output) => output,
             Err(_) => {
                 cancel.cancel();

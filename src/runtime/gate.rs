@@ -1,12 +1,25 @@
-//! What stands between a model's call and its execution.
+//! What stands between a model's call and its execution: the policy that a host brings.
 //!
-//! This version has the policy only. Gates, which wait for an answer and survive a restart, come
-//! with their own issue; their events exist already (GateOpened, GateResolved).
+//! A gate is a question of the policy, or of a running tool, that waits for a person. It is durable
+//! before anybody sees it, its answer is durable before the runner acts on it, and it survives a
+//! restart (`docs/runtime.md`, Gates). Answering is the store's
+//! ([`Session::answer_gate`](crate::store::Session::answer_gate)).
 
 use std::sync::Arc;
 
+use super::{Effects, LoopHandle, Question};
 use crate::content::RawJson;
-use crate::identity::{Coordinates, ToolExecutionId};
+use crate::event::{Effect, GateResolved};
+use crate::identity::{Coordinates, GateId, ToolExecutionId};
+use crate::store::{Answer, AnswerError, Committed, PendingGate, text_of};
+
+/// The action that lets a call run.
+pub const APPROVE: &str = "Approve";
+/// The action that lets a call run, and says that calls like it need not be asked about again: the
+/// policy keeps that in mind, see [`Policy::answered`].
+pub const APPROVE_ALWAYS: &str = "Approve always for this workspace";
+/// The action that refuses a call.
+pub const DENY: &str = "Deny";
 
 /// A call that a policy decides about.
 #[derive(Debug, Clone)]
@@ -16,6 +29,8 @@ pub struct ToolCall {
     pub tool: String,
     /// The input, a JSON object.
     pub input: RawJson,
+    /// Whether the tool changes anything outside.
+    pub effects: Effects,
     /// The execution.
     pub execution: ToolExecutionId,
     /// The session, loop, turn and step.
@@ -28,6 +43,7 @@ impl ToolCall {
         ToolCall {
             tool: tool.into(),
             input,
+            effects: Effects::default(),
             execution: ToolExecutionId::nil(),
             coordinates: Coordinates::default(),
         }
@@ -35,7 +51,7 @@ impl ToolCall {
 }
 
 /// What a policy decides.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Decision {
     /// The call runs.
@@ -45,12 +61,8 @@ pub enum Decision {
         /// Why.
         reason: String,
     },
-    /// A person would have to be asked. This version cannot wait for one and so does not run the
-    /// call: it is denied, and recorded as denied for that reason.
-    Ask {
-        /// What would be asked.
-        question: String,
-    },
+    /// A person is asked.
+    Ask(Question),
 }
 
 impl Decision {
@@ -59,15 +71,69 @@ impl Decision {
         let reason = reason.into();
         Decision::Deny { reason }
     }
+
+    /// Asks whether the call may run; see [`Question::permission`].
+    pub fn ask(text: impl Into<String>) -> Decision {
+        Decision::Ask(Question::permission(text))
+    }
 }
 
-/// Decides about calls, one after the other in call order, before any of them runs. Must not block.
-/// A panic fails the turn: no call of the step runs.
+/// How a gate was resolved, durably.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Resolution {
+    /// The gate.
+    pub gate: GateId,
+    /// The action that was chosen; empty for free text, and when nobody chose.
+    pub action: String,
+    /// What was said beside it, or instead of one.
+    pub text: Option<String>,
+    /// Whether a person answered; otherwise the question's own policy did, or the gate was closed.
+    pub by_person: bool,
+    /// Whether the answer was given in an earlier turn that did not come to use it.
+    pub recorded: bool,
+}
+
+impl Resolution {
+    pub(super) fn of(resolved: &GateResolved, recorded: bool) -> Resolution {
+        let source = resolved.source.as_ref();
+        Resolution {
+            gate: resolved.gate_id,
+            action: resolved.action.clone(),
+            text: text_of(resolved),
+            by_person: source.is_some_and(|source| source.kind == "user"),
+            recorded,
+        }
+    }
+
+    /// Why a call was refused, for the model.
+    pub(super) fn refusal(&self) -> String {
+        match (&self.text, self.by_person) {
+            (Some(text), _) => format!("the user said: {text}"),
+            (None, true) => "the user refused it".to_owned(),
+            (None, false) => "nobody allowed it in time".to_owned(),
+        }
+    }
+}
+
+/// Decides about calls, one after the other in call order, before any of them runs: what it learned
+/// from the answer about one call it can use for the next. Must not block. A panic fails the turn: no
+/// call of the step runs.
 ///
 /// A denial becomes durable as PermissionDecided in the batch of its step.
 pub trait Policy: Send + Sync {
     /// Decides about one call.
     fn decide(&self, call: &ToolCall) -> Decision;
+
+    /// What the answer to its question means. This is the place to keep a rule that the answer
+    /// contains. By default [`APPROVE`] and [`APPROVE_ALWAYS`] let the call run, and all else refuses
+    /// it.
+    fn answered(&self, _call: &ToolCall, resolution: &Resolution) -> Effect {
+        match resolution.action.as_str() {
+            APPROVE | APPROVE_ALWAYS => Effect::Approve,
+            _ => Effect::Deny,
+        }
+    }
 }
 
 impl<F: Fn(&ToolCall) -> Decision + Send + Sync> Policy for F {
@@ -79,5 +145,30 @@ impl<F: Fn(&ToolCall) -> Decision + Send + Sync> Policy for F {
 impl Policy for Arc<dyn Policy> {
     fn decide(&self, call: &ToolCall) -> Decision {
         (**self).decide(call)
+    }
+
+    fn answered(&self, call: &ToolCall, resolution: &Resolution) -> Effect {
+        (**self).answered(call, resolution)
+    }
+}
+
+impl LoopHandle {
+    /// The gates of this loop that wait for an answer, also those of turns before a restart.
+    pub fn pending_gates(&self) -> Vec<PendingGate> {
+        let mut gates = self.session().pending_gates();
+        gates.retain(|pending| pending.loop_id == self.loop_id());
+        gates
+    }
+
+    /// Answers a gate; see [`Session::answer_gate`](crate::store::Session::answer_gate).
+    ///
+    /// # Errors
+    /// [`AnswerError`].
+    pub async fn answer_gate(
+        &self,
+        gate: GateId,
+        answer: Answer,
+    ) -> Result<Committed<GateResolved>, AnswerError> {
+        self.session().answer_gate_async(gate, answer).await
     }
 }

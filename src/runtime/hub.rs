@@ -11,6 +11,7 @@ use std::task::Waker;
 use tokio::sync::watch;
 
 use super::subscription::{Inbox, Subscription};
+use super::waiters::Waiters;
 use super::{Filter, From, Live};
 use crate::event::{Header, LoopIdle, SessionActive, SessionIdle};
 use crate::identity::{Coordinates, LoopId, SessionId};
@@ -74,6 +75,8 @@ pub(super) struct HubCore {
     pub(super) options: HubOptions,
     state: Mutex<State>,
     activity: watch::Sender<Activity>,
+    /// Who waits for the answer of a gate.
+    waiters: Arc<Waiters>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -217,6 +220,10 @@ impl Hub {
         }
     }
 
+    pub(super) fn waiters(&self) -> &Arc<Waiters> {
+        &self.core.waiters
+    }
+
     /// Counts a turn of a loop as work until the guard is dropped.
     pub(super) fn work(&self, loop_id: LoopId) -> Work {
         self.core.begin_work(loop_id);
@@ -247,6 +254,7 @@ impl HubCore {
             options,
             state: Mutex::new(State::default()),
             activity: watch::Sender::new(Activity::Idle),
+            waiters: Arc::default(),
         });
         let observer: Arc<dyn Observer> = core.clone();
         let (last, recovered) = session.observe(&observer);
@@ -317,6 +325,7 @@ impl HubCore {
         state.inboxes.clear();
         drop(state);
         self.activity.send_replace(Activity::Ended(end));
+        self.waiters.end();
         wakers.into_iter().for_each(Waker::wake);
     }
 
@@ -392,6 +401,7 @@ impl Observer for HubCore {
         let wakers = state.wakers();
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
+        self.waiters.committed(batch);
     }
 
     fn faulted(&self, fault: &Fault) {

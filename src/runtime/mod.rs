@@ -3,7 +3,8 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `hub`, `subscription`, `filter`, `live` | publication: enduring events as [`Committed`](crate::store::Committed) only (P2), live ones beside them |
-//! | `model`, `tool`, `gate` | what a host brings: [`Model`], [`Tool`], [`Policy`] |
+//! | `model`, `tool`, `gate`, `question` | what a host brings: [`Model`], [`Tool`], [`Policy`] |
+//! | `asking`, `waiters` | a question at a gate, and who waits for its answer |
 //! | `agent`, `handle` | [`AgentSpec`], [`LoopHandle`], [`TurnOutcome`] |
 //! | `actor` | the task that owns a loop |
 //! | `turn`, `step`, `reply`, `batch`, `shape` | a turn, as a machine whose states are types |
@@ -13,6 +14,7 @@
 
 mod actor;
 mod agent;
+mod asking;
 mod batch;
 mod contain;
 mod filter;
@@ -21,12 +23,14 @@ mod handle;
 mod hub;
 mod live;
 mod model;
+mod question;
 mod reply;
 mod shape;
 mod step;
 mod subscription;
 mod tool;
 mod turn;
+mod waiters;
 
 /// A stream of items, as [`ModelStream::new`] takes one.
 pub use futures_core::Stream;
@@ -34,11 +38,13 @@ pub use futures_core::Stream;
 pub use tokio_util::sync::CancellationToken;
 
 pub use agent::{AgentSpec, TurnLimits};
+pub use asking::AskError;
 pub use filter::{Filter, From, LoopScope};
-pub use gate::{Decision, Policy, ToolCall};
+pub use gate::{APPROVE, APPROVE_ALWAYS, DENY, Decision, Policy, Resolution, ToolCall};
 pub use handle::{LoopHandle, LoopSnapshot, RunError, SpawnError, TurnEnd, TurnOutcome};
 pub use hub::{Hub, HubOptions, IdleError};
 pub use live::{Live, LiveBody};
 pub use model::{Model, ModelError, ModelEvent, ModelRequest, ModelSender, ModelStream};
+pub use question::Question;
 pub use subscription::{Delivery, StreamEnd, Subscription};
-pub use tool::{Tool, ToolFuture, ToolInput, ToolOutput, ToolSpec};
+pub use tool::{Effects, FnTool, Tool, ToolCallContext, ToolError, ToolOutput, ToolSpec};

@@ -5,14 +5,7 @@ const NOTHING: &str = "[the tool gave no output]";
 const PREVIEW_BYTES: usize = 2048;
 const PREVIEW_LINES: usize = 20;
 
-/// The longest beginning of at most `max` bytes that ends between characters.
-pub(super) fn head(text: &str, max: usize) -> &str {
-    let mut end = max.min(text.len());
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text.get(..end).unwrap_or(text)
-}
+pub(super) use crate::store::head;
 
 /// The longest end of at most `max` bytes that begins between characters.
 fn tail(text: &str, max: usize) -> &str {

@@ -115,6 +115,7 @@ impl Materialized {
                 message,
                 results: Vec::new(),
                 decided: Vec::new(),
+                gated: false,
                 last: true,
             });
         }
@@ -128,6 +129,8 @@ pub(super) struct CommitCandidate {
     pub(super) results: Vec<ToolResultMessage>,
     /// What was decided about its calls; durable with it.
     pub(super) decided: Vec<Body>,
+    /// Whether gates may have been opened in it.
+    pub(super) gated: bool,
     /// Whether it ends the turn.
     pub(super) last: bool,
 }
@@ -151,7 +154,7 @@ impl CommitCandidate {
             .results(self.results)
             .id(context.at.step);
         let group = turn
-            .commit_group_async(self.decided, draft, last)
+            .commit_group_async(self.decided, draft, last, self.gated)
             .await
             .map_err(Stop::of_commit)?;
         Ok(CommittedStep {

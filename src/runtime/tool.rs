@@ -1,15 +1,36 @@
 //! The tools that a host brings.
 
 use std::future::Future;
+use std::marker::PhantomData;
 use std::pin::Pin;
+use std::sync::Arc;
 
+use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
+use super::asking::CallGates;
+use super::shape;
+use super::{AskError, Question};
 use crate::content::RawJson;
 use crate::identity::{Coordinates, ToolExecutionId};
 
-/// What a model is told about a tool.
+/// Bytes of what a tool says about input that it does not take.
+const DIAGNOSTIC: usize = 1024;
+
+/// Whether a tool changes anything outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Effects {
+    /// It only looks; running it twice, or not at all, changes nothing.
+    ReadOnly,
+    /// It may change something. What is not said to be read-only counts as this.
+    #[default]
+    SideEffects,
+}
+
+/// What a model is told about a tool, and what the runner needs to know of it.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct ToolSpec {
     /// The name by which the model calls it; unique among the tools of an agent.
     pub name: String,
@@ -17,15 +38,22 @@ pub struct ToolSpec {
     pub description: String,
     /// The JSON schema of its input; opaque to the runner, which only asks for an object.
     pub input_schema: RawJson,
+    /// Whether it changes anything outside. Policies see it; the runner itself does not treat tools
+    /// differently for it.
+    pub effects: Effects,
+    /// Whether its calls are made durable as intents before they run.
+    pub intent: bool,
 }
 
 impl ToolSpec {
-    /// A tool whose input may be any object.
+    /// A tool whose input may be any object, with side effects, without intents.
     pub fn new(name: impl Into<String>, description: impl Into<String>) -> ToolSpec {
         ToolSpec {
             name: name.into(),
             description: description.into(),
             input_schema: RawJson::empty_object(),
+            effects: Effects::default(),
+            intent: false,
         }
     }
 
@@ -37,33 +65,153 @@ impl ToolSpec {
             ..self
         }
     }
+
+    /// It only looks.
+    #[must_use]
+    pub fn read_only(self) -> ToolSpec {
+        ToolSpec {
+            effects: Effects::ReadOnly,
+            ..self
+        }
+    }
+
+    /// Its calls become durable before they run, all of a step with one sync, so that after a crash
+    /// it is known which of them may have done something
+    /// ([`Session::unknown_effects`](crate::store::Session::unknown_effects)). Without this a call
+    /// costs not a byte and not a sync beyond its step.
+    #[must_use]
+    pub fn intent(self) -> ToolSpec {
+        ToolSpec {
+            intent: true,
+            ..self
+        }
+    }
 }
 
-/// A running tool.
-pub type ToolFuture<'a> = Pin<Box<dyn Future<Output = ToolOutput> + Send + 'a>>;
+/// Input that a tool does not take. The model reads it as the result of its call, up to 1 KiB.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ToolError(String);
 
-/// A tool. Calls of one step run at once, each in a task of its own, so a panic is that call's error
-/// result. A tool that blocks must use a thread of its own (`tokio::task::spawn_blocking`).
-pub trait Tool: Send + Sync {
+impl ToolError {
+    /// Says what is wrong, to the model.
+    pub fn new(why: impl Into<String>) -> ToolError {
+        ToolError(why.into())
+    }
+}
+
+impl From<serde_json::Error> for ToolError {
+    fn from(error: serde_json::Error) -> Self {
+        let why = "the input is not what this tool takes";
+        ToolError(format!("{why} ({error}); call it again with other input"))
+    }
+}
+
+/// A tool.
+///
+/// All calls of a step are prepared, in call order, before any of them is authorised, and authorised
+/// before any runs. Calls run at once, each in a task of its own. Whatever goes wrong with one (also
+/// a panic) is its error result, and the turn goes on. A tool that blocks must use a thread of its
+/// own (`tokio::task::spawn_blocking`).
+pub trait Tool: Send + Sync + 'static {
+    /// The input as the tool understands it.
+    type Request: Send + 'static;
+
     /// What the model is told. Asked once, when the agent is put together.
     fn spec(&self) -> ToolSpec;
 
+    /// Reads and checks the model's input: always a JSON object, byte for byte as the model wrote it
+    /// (what is stored with the step is a value of its own). Must not block and do nothing yet.
+    ///
+    /// # Errors
+    /// [`ToolError`]: the call does not run, and nobody is asked about it.
+    fn prepare(&self, input: &RawJson) -> Result<Self::Request, ToolError>;
+
     /// Runs a call. It is dropped at its next await when the turn is interrupted.
-    fn run(&self, input: ToolInput) -> ToolFuture<'_>;
+    fn run(
+        &self,
+        request: Self::Request,
+        call: ToolCallContext,
+    ) -> impl Future<Output = ToolOutput> + Send;
 
     /// What a call is about to do, in one line, for those who watch.
-    fn summary(&self, _input: &RawJson) -> String {
+    fn summary(&self, _request: &Self::Request) -> String {
         String::new()
     }
 }
 
-/// What a tool is called with. Input that is no JSON object never comes this far: such a call gets an
-/// error result instead.
+/// A tool made of a closure. Its request is any type that serde can read; [`RawJson`] takes the input
+/// as it is.
+///
+/// ```
+/// use stepwell::runtime::{FnTool, ToolCallContext, ToolSpec};
+///
+/// #[derive(serde::Deserialize)]
+/// struct Add { a: i64, b: i64 }
+///
+/// let spec = ToolSpec::new("add", "Adds two numbers").read_only();
+/// let add = FnTool::new(spec, |add: Add, _call: ToolCallContext| async move {
+///     add.a.checked_add(add.b).map(|sum| sum.to_string()).ok_or("the sum is too large")
+/// });
+/// # let _ = add;
+/// ```
+pub struct FnTool<T, F> {
+    spec: ToolSpec,
+    run: F,
+    request: PhantomData<fn(T)>,
+}
+
+impl<T, F, R> FnTool<T, F>
+where
+    T: DeserializeOwned + Send + 'static,
+    F: Fn(T, ToolCallContext) -> R + Send + Sync + 'static,
+    R: Future<Output: Into<ToolOutput>> + Send + 'static,
+{
+    /// A tool that runs the closure. It gives text, or a `Result` of text, or a [`ToolOutput`].
+    pub fn new(spec: ToolSpec, run: F) -> FnTool<T, F> {
+        FnTool {
+            spec,
+            run,
+            request: PhantomData,
+        }
+    }
+}
+
+impl<T, F, R> Tool for FnTool<T, F>
+where
+    T: DeserializeOwned + Send + 'static,
+    F: Fn(T, ToolCallContext) -> R + Send + Sync + 'static,
+    R: Future<Output: Into<ToolOutput>> + Send + 'static,
+{
+    type Request = T;
+
+    fn spec(&self) -> ToolSpec {
+        self.spec.clone()
+    }
+
+    fn prepare(&self, input: &RawJson) -> Result<T, ToolError> {
+        Ok(serde_json::from_str(input.get())?)
+    }
+
+    async fn run(&self, request: T, call: ToolCallContext) -> ToolOutput {
+        (self.run)(request, call).await.into()
+    }
+}
+
+impl<T, F> std::fmt::Debug for FnTool<T, F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("FnTool").field(&self.spec).finish()
+    }
+}
+
+/// The call that a tool runs for.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct ToolInput {
+pub struct ToolCallContext {
+    /// The tool's name.
+    pub tool: String,
     /// The model's input, an object, byte for byte.
-    pub json: RawJson,
+    pub input: RawJson,
     /// The model's id of the call; unique within its step only.
     pub call_id: String,
     /// The execution; unique everywhere.
@@ -72,28 +220,37 @@ pub struct ToolInput {
     pub coordinates: Coordinates,
     /// Cancelled when the result is no longer wanted; for work that goes on beside the future.
     pub cancel: CancellationToken,
+    pub(super) gates: Option<CallGates>,
 }
 
-impl ToolInput {
-    /// An input and nothing else, for testing a tool by itself.
-    pub fn new(json: RawJson) -> ToolInput {
-        ToolInput {
-            json,
+impl ToolCallContext {
+    /// A call of nobody, for testing a tool by itself.
+    pub fn new(tool: impl Into<String>, input: RawJson) -> ToolCallContext {
+        ToolCallContext {
+            tool: tool.into(),
+            input,
             call_id: String::new(),
             execution: ToolExecutionId::nil(),
             coordinates: Coordinates::default(),
             cancel: CancellationToken::new(),
+            gates: None,
         }
     }
-}
 
-impl ToolInput {
-    /// The input as a value of the tool's own type.
+    /// Asks the user, and waits for the answer: its text, or the action that was chosen. The question
+    /// is durable and listed before this waits, and so is the answer before it is given. The time of
+    /// waiting counts for [`TurnLimits::tool_timeout`](super::TurnLimits).
+    ///
+    /// When the turn ended after the answer and before its step was committed, a call of the same
+    /// tool with the same input that asks the same in a later turn of the loop gets that answer.
     ///
     /// # Errors
-    /// As serde finds it; `?` in a tool that gives a `Result` makes it the model's error result.
-    pub fn parse<T: serde::de::DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
-        serde_json::from_str(self.json.get())
+    /// [`AskError`]; `?` in a tool that gives a `Result` makes it the model's error result.
+    pub async fn ask(&self, question: Question) -> Result<String, AskError> {
+        match &self.gates {
+            Some(gates) => gates.ask(question).await,
+            None => Err(AskError::NobodyToAsk),
+        }
     }
 }
 
@@ -123,11 +280,66 @@ impl ToolOutput {
     }
 }
 
-impl<T: Into<String>, E: std::fmt::Display> std::convert::From<Result<T, E>> for ToolOutput {
+impl From<String> for ToolOutput {
+    fn from(text: String) -> Self {
+        ToolOutput::text(text)
+    }
+}
+
+impl From<&str> for ToolOutput {
+    fn from(text: &str) -> Self {
+        ToolOutput::text(text)
+    }
+}
+
+impl<T: Into<String>, E: std::fmt::Display> From<Result<T, E>> for ToolOutput {
     fn from(result: Result<T, E>) -> Self {
         match result {
             Ok(text) => ToolOutput::text(text),
             Err(error) => ToolOutput::error(error.to_string()),
         }
+    }
+}
+
+type ToolFuture = Pin<Box<dyn Future<Output = ToolOutput> + Send>>;
+
+/// A call that a tool has looked at.
+pub(super) struct PreparedCall {
+    pub(super) summary: String,
+    pub(super) run: Box<dyn FnOnce(ToolCallContext) -> ToolFuture + Send>,
+}
+
+/// A tool without the type of its requests, as an agent keeps it.
+pub(super) trait AnyTool: Send + Sync {
+    fn spec(&self) -> &ToolSpec;
+    fn prepare(&self, input: &RawJson) -> Result<PreparedCall, ToolError>;
+}
+
+struct Kept<T> {
+    spec: ToolSpec,
+    tool: Arc<T>,
+}
+
+pub(super) fn keep<T: Tool>(tool: Arc<T>) -> Arc<dyn AnyTool> {
+    Arc::new(Kept {
+        spec: tool.spec(),
+        tool,
+    })
+}
+
+impl<T: Tool> AnyTool for Kept<T> {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn prepare(&self, input: &RawJson) -> Result<PreparedCall, ToolError> {
+        let prepared = self.tool.prepare(input);
+        let request = prepared
+            .map_err(|ToolError(why)| ToolError(shape::head(&why, DIAGNOSTIC).to_owned()))?;
+        let tool = self.tool.clone();
+        Ok(PreparedCall {
+            summary: self.tool.summary(&request),
+            run: Box::new(move |call| Box::pin(async move { tool.run(request, call).await })),
+        })
     }
 }

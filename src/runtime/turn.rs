@@ -9,8 +9,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::contain::{Contained, Panicked};
 use super::step::{Next, Streaming};
+use super::tool::AnyTool;
 use super::{
-    AgentSpec, Hub, Live, LiveBody, Model, Policy, RunError, Tool, ToolSpec, TurnEnd, TurnLimits,
+    AgentSpec, Hub, Live, LiveBody, Model, Policy, RunError, ToolSpec, TurnEnd, TurnLimits,
     TurnOutcome,
 };
 use crate::content::{AssistantMessage, Usage, UserMessage};
@@ -22,7 +23,7 @@ use crate::store::{CommitError, Loop, Refusal, Session, Turn};
 /// What a loop's turns are run with.
 pub(super) struct Agent {
     pub(super) model: Arc<dyn Model>,
-    pub(super) tools: HashMap<String, Arc<dyn Tool>>,
+    pub(super) tools: HashMap<String, Arc<dyn AnyTool>>,
     pub(super) specs: Arc<[ToolSpec]>,
     pub(super) policy: Option<Arc<dyn Policy>>,
     pub(super) limits: TurnLimits,
@@ -79,7 +80,7 @@ impl Stop {
 pub(super) struct StepContext<'a> {
     pub(super) agent: &'a Agent,
     pub(super) session: &'a Session,
-    name: &'a AgentName,
+    pub(super) name: &'a AgentName,
     /// With its step.
     pub(super) at: Coordinates,
     pub(super) turn_index: u64,

@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use super::boundary::lock;
 use super::state::SessionState;
-use crate::event::Gate;
-use crate::identity::{LoopId, TurnId};
+use super::{GateAnswer, PendingGate, UnknownEffect};
+use crate::event::{Gate, GateResolved};
+use crate::identity::{LoopId, StepId, ToolExecutionId, TurnId};
 use crate::journal::{Carry, Lsn};
 
 const VERSION: u32 = 1;
@@ -24,6 +25,11 @@ pub(super) struct CarryRecord {
     title: Option<String>,
     loops: Vec<CarriedLoop>,
     gates: Vec<CarriedGate>,
+    /// Not written when empty, so that what older versions wrote compares equal.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    answers: Vec<CarriedAnswer>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    intents: Vec<CarriedIntent>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -43,6 +49,62 @@ struct CarriedGate {
     gate: Gate,
 }
 
+/// An answer that no turn has used.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct CarriedAnswer {
+    seq: u64,
+    opened: CarriedGate,
+    resolved: GateResolved,
+}
+
+/// An intent whose step has not come.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct CarriedIntent {
+    seq: u64,
+    loop_id: LoopId,
+    turn: TurnId,
+    step: StepId,
+    execution: ToolExecutionId,
+    call_id: String,
+    tool: String,
+    input_preview: String,
+}
+
+impl CarriedGate {
+    fn of(pending: &PendingGate) -> CarriedGate {
+        CarriedGate {
+            seq: pending.seq.get(),
+            loop_id: pending.loop_id,
+            gate: pending.gate.clone(),
+        }
+    }
+}
+
+impl CarriedAnswer {
+    fn of(answer: &GateAnswer) -> CarriedAnswer {
+        CarriedAnswer {
+            seq: answer.seq.get(),
+            opened: CarriedGate::of(&answer.opened),
+            resolved: answer.resolved.clone(),
+        }
+    }
+}
+
+impl CarriedIntent {
+    fn of(effect: &UnknownEffect) -> CarriedIntent {
+        CarriedIntent {
+            seq: effect.seq.get(),
+            loop_id: effect.loop_id,
+            turn: effect.turn,
+            step: effect.step,
+            execution: effect.execution,
+            call_id: effect.call_id.clone(),
+            tool: effect.tool.clone(),
+            input_preview: effect.input_preview.clone(),
+        }
+    }
+}
+
 impl CarryRecord {
     pub(super) fn of(state: &SessionState) -> CarryRecord {
         let loops = state.loops.iter().map(|state| CarriedLoop {
@@ -52,11 +114,7 @@ impl CarryRecord {
             open_turn: state.open.map(|open| open.turn),
             compacted: state.compacted().get(),
         });
-        let gates = state.gates.iter().map(|pending| CarriedGate {
-            seq: pending.seq.get(),
-            loop_id: pending.loop_id,
-            gate: pending.gate.clone(),
-        });
+        let pending = &state.pending;
         CarryRecord {
             version: VERSION,
             seq: state.last.get(),
@@ -64,7 +122,9 @@ impl CarryRecord {
             stopped: state.stopped,
             title: state.title.clone(),
             loops: loops.collect(),
-            gates: gates.collect(),
+            gates: pending.gates.all().map(CarriedGate::of).collect(),
+            answers: pending.answers.all().map(CarriedAnswer::of).collect(),
+            intents: pending.effects.all().map(CarriedIntent::of).collect(),
         }
     }
 

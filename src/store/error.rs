@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::event::{DecodeError, EncodeError, Event, Key, PairingError};
-use crate::identity::{LoopId, MintError, SessionId, TurnId};
+use crate::identity::{GateId, LoopId, MintError, SessionId, ToolExecutionId, TurnId};
 use crate::journal::{CloseError, DiskError, Fault, Lsn, NotCommitted, OpenError, ReadError, Seq};
 
 /// Why an event does not fit where the session stands. The caller's fault; nothing was written.
@@ -25,6 +25,15 @@ pub enum OrderError {
     /// The turn is not the open one of its loop.
     #[error("the turn {0} is not open")]
     TurnNotOpen(TurnId),
+    /// The gate is open already.
+    #[error("the gate {0} is open already")]
+    GateExists(GateId),
+    /// The gate is not open in this loop: it was answered, given up, or never opened.
+    #[error("the gate {0} is not open")]
+    GateNotOpen(GateId),
+    /// There is no intent of this execution in this loop that waits to be settled.
+    #[error("the execution {0} has no unsettled intent")]
+    NoIntent(ToolExecutionId),
     /// The session was stopped.
     #[error("the session was stopped")]
     Stopped,

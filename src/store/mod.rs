@@ -10,14 +10,17 @@ mod committed;
 #[cfg(feature = "runtime")]
 mod companion;
 mod draft;
+mod effects;
 mod error;
 mod flight;
+mod gates;
 mod health;
 mod io;
 mod listing;
 mod log;
 mod open;
 mod options;
+mod pending;
 mod repair;
 mod replay;
 mod root;
@@ -33,9 +36,13 @@ use std::sync::Arc;
 pub use boundary::Observer;
 pub use committed::{Committed, Outcome};
 pub use draft::{Draft, StepDraft};
+pub use effects::{SettleError, UnknownEffect};
 pub use error::{
     CommitError, OrderError, Refusal, ReplayError, SessionCloseError, SessionError, StoreError,
 };
+pub use gates::{Answer, AnswerError, GateAnswer, GatedCall, PERMISSION, PendingGate, USER_INPUT};
+#[cfg(feature = "runtime")]
+pub(crate) use gates::{head, text_of};
 pub use health::StoreHealth;
 pub use io::{IoThreadGone, Stalled, Ticket};
 pub use listing::{Listed, SessionEntry, SessionStatus, VerifyReport};
@@ -44,7 +51,7 @@ pub use options::{Layout, StoreOptions};
 pub use repair::RepairError;
 pub use replay::Replay;
 pub use session::{Mode, Session};
-pub use state::{HistoryItem, OpenTurn, PendingGate};
+pub use state::{HistoryItem, OpenTurn};
 #[cfg(feature = "runtime")]
 pub(crate) use turn::{Group, Last};
 pub use turn::{Loop, LoopSpec, Turn};

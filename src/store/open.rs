@@ -11,8 +11,8 @@ use super::log::{Log, OwnJournal, ViewedJournal};
 use super::options::StoreOptions;
 use super::replay::{Order, decode};
 use super::session::{Mode, Session};
-use super::state::{OpenTurn, PendingGate, SessionState};
-use super::{IoThread, ReplayError, SessionError};
+use super::state::{OpenTurn, SessionState};
+use super::{IoThread, PendingGate, ReplayError, SessionError, UnknownEffect};
 use crate::event::{
     Body, Header, InterruptReason, RestoreDone, RestoreStarted, SessionStarted, TurnInterrupted,
     encode_record,
@@ -48,6 +48,9 @@ pub struct OpenReport {
     pub open_turns: Vec<OpenTurn>,
     /// The gates that wait for an answer.
     pub pending_gates: Vec<PendingGate>,
+    /// The calls of tools with intents whose step is not there: nobody knows what they did
+    /// ([`Session::settle_effect`]). Read-only they may still be running elsewhere.
+    pub unknown_effects: Vec<UnknownEffect>,
 }
 
 impl OpenReport {
@@ -69,6 +72,10 @@ impl std::fmt::Display for OpenReport {
             self.open_turns.len(),
             self.pending_gates.len()
         )?;
+        if !self.unknown_effects.is_empty() {
+            let calls = self.unknown_effects.len();
+            write!(f, "; nobody knows what {calls} tool calls did")?;
+        }
         if let Some(cut) = &self.journal.cut {
             write!(
                 f,
@@ -303,7 +310,8 @@ pub(super) fn open_for_writing(
     let open_turns: Vec<OpenTurn> = state.open_turns().collect();
     let bodies = closing(&state, &open_turns);
     let prologue = Prologue::new(session, bodies, place.options).map_err(SessionError::Prepare)?;
-    let pending_gates = state.gates.clone();
+    let pending_gates = state.pending.gates.all().cloned().collect();
+    let unknown_effects = state.pending.effects.all().cloned().collect();
     let (log, state) = prologue.begin(opening, session, state, place)?;
     let report = OpenReport {
         session,
@@ -315,6 +323,7 @@ pub(super) fn open_for_writing(
         recovered: recovered.clone(),
         open_turns,
         pending_gates,
+        unknown_effects,
     };
     let session = assemble(place, session, Mode::Write, Box::new(log), state, recovered);
     Ok((session, report))
@@ -379,7 +388,8 @@ pub(super) fn open_for_reading(
         unreadable: folded.unreadable,
         recovered: Vec::new(),
         open_turns: state.open_turns().collect(),
-        pending_gates: state.gates.clone(),
+        pending_gates: state.pending.gates.all().cloned().collect(),
+        unknown_effects: state.pending.effects.all().cloned().collect(),
     };
     let log = ViewedJournal { view };
     let state = Arc::new(Mutex::new(state));

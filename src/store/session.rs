@@ -7,7 +7,7 @@ use super::committed::{Committed, Outcome};
 use super::draft::Draft;
 use super::io::Ticket;
 use super::replay::Replay;
-use super::state::{HistoryItem, OpenTurn, PendingGate, SessionState};
+use super::state::{HistoryItem, OpenTurn, SessionState};
 use super::{CommitError, OrderError, Refusal, ReplayError, SessionCloseError};
 use crate::content::Message;
 use crate::identity::{AgentName, LoopId, SessionId};
@@ -145,11 +145,6 @@ impl Session {
             .state()
             .find(loop_id)
             .map_or(0, |state| state.turns)
-    }
-
-    /// The gates that wait for an answer.
-    pub fn pending_gates(&self) -> Vec<PendingGate> {
-        self.core.state().gates.clone()
     }
 
     /// The committed events from a sequence on, up to what is durable now, read from the log.

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use super::OrderError;
 use super::committed::Committed;
+use super::pending::{Pending, PendingAdmission};
 use crate::content::{Message, UserMessage};
-use crate::event::{Body, Event, Gate, Key, Kind};
-use crate::identity::{AgentName, GateId, LoopId, StepId, Timestamp, TurnId};
+use crate::event::{Body, Event, Key, Kind};
+use crate::identity::{AgentName, LoopId, StepId, Timestamp, TurnId};
 use crate::journal::{Position, Seq};
 
 /// One message of a history, with the record that it came with.
@@ -24,21 +25,6 @@ pub struct HistoryItem {
     pub step: StepId,
     /// The message; shared and never changed.
     pub message: Arc<Message>,
-}
-
-/// A gate that waits for its answer.
-#[derive(Debug, Clone, PartialEq)]
-pub struct PendingGate {
-    /// The record that opened it.
-    pub seq: Seq,
-    /// The loop; nil for a gate of the session.
-    pub loop_id: LoopId,
-    /// The turn.
-    pub turn: TurnId,
-    /// The step.
-    pub step: StepId,
-    /// The gate.
-    pub gate: Gate,
 }
 
 /// A turn that has begun and not ended.
@@ -89,7 +75,7 @@ pub(super) struct SessionState {
     pub(super) stopped: bool,
     pub(super) steps: u64,
     pub(super) loops: Vec<LoopState>,
-    pub(super) gates: Vec<PendingGate>,
+    pub(super) pending: Pending,
     keys: Keys,
 }
 
@@ -153,6 +139,7 @@ impl SessionState {
 
     fn fold(&mut self, event: &Event, seq: Seq) {
         let at = event.header.coordinates;
+        self.pending.fold(event, seq);
         match &event.body {
             Body::SessionStarted(started) => {
                 self.title.clone_from(&started.title);
@@ -172,28 +159,12 @@ impl SessionState {
                     });
                 }
             }
-            Body::GateOpened(opened) => {
-                self.gates
-                    .retain(|pending| pending.gate.id != opened.gate.id);
-                self.gates.push(PendingGate {
-                    seq,
-                    loop_id: at.loop_id,
-                    turn: at.turn,
-                    step: at.step,
-                    gate: opened.gate.clone(),
-                });
-            }
-            Body::GateResolved(resolved) => self.close_gate(resolved.gate_id),
             Body::StepDone(_) => {
                 self.steps += 1;
                 self.fold_loop(event, seq);
             }
             _ => self.fold_loop(event, seq),
         }
-    }
-
-    fn close_gate(&mut self, gate: GateId) {
-        self.gates.retain(|pending| pending.gate.id != gate);
     }
 
     /// The part of the fold that a loop's own history depends on.
@@ -285,6 +256,7 @@ pub(super) struct Admission<'a> {
     /// What the batch itself changes: the loops that it opens and the open turn of each loop.
     open: HashMap<LoopId, Option<TurnId>>,
     turns: HashMap<LoopId, u64>,
+    pending: PendingAdmission,
 }
 
 impl<'a> Admission<'a> {
@@ -293,6 +265,7 @@ impl<'a> Admission<'a> {
             state,
             open: HashMap::new(),
             turns: HashMap::new(),
+            pending: PendingAdmission::default(),
         }
     }
 
@@ -323,6 +296,7 @@ impl<'a> Admission<'a> {
         if self.state.stopped {
             return Err(OrderError::Stopped);
         }
+        self.pending.admit(&self.state.pending, event)?;
         if at.loop_id.is_nil() {
             return Ok(());
         }
@@ -367,5 +341,6 @@ fn needs_open_turn(kind: Kind) -> bool {
                 | Kind::PermissionRequested
                 | Kind::PermissionDecided
                 | Kind::UserInputRequested
+                | Kind::ToolIntent
         )
 }

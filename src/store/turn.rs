@@ -151,6 +151,15 @@ fn outcome<B: EventBody>(outcomes: &[Outcome]) -> Option<Outcome<B>> {
     })
 }
 
+/// The batch that ends a turn: its gates that nobody has answered by then, and its terminal.
+fn last_batch(terminal: Draft) -> impl FnOnce(&SessionState) -> Vec<Draft> + Send + 'static {
+    move |state| {
+        let mut batch = state.pending.abandon(terminal.loop_id, terminal.turn);
+        batch.push(terminal);
+        batch
+    }
+}
+
 impl Loop {
     /// Its id.
     pub fn id(&self) -> LoopId {
@@ -226,6 +235,7 @@ impl Loop {
         let unwritten = self.unwritten.clone();
         let batch = move |state: &SessionState| {
             let open = state.find(begin.loop_id).and_then(|found| found.open);
+            let gates = open.map(|open| state.pending.abandon(begin.loop_id, open.turn));
             let closing = open.map(|open| {
                 let written = unwritten.into_iter().find(|draft| draft.turn == open.turn);
                 written.unwrap_or_else(|| Draft {
@@ -237,7 +247,8 @@ impl Loop {
                     ..interrupt
                 })
             });
-            closing.into_iter().chain([begin]).collect()
+            let gates = gates.into_iter().flatten();
+            gates.chain(closing).chain([begin]).collect()
         };
         Ok((id, batch))
     }
@@ -332,7 +343,8 @@ impl Turn<'_> {
     }
 
     /// Ends the turn well, after steps that were committed one by one. The record repeats the last
-    /// answer of the turn; it is empty if no step was committed.
+    /// answer of the turn; it is empty if no step was committed. As with every end of a turn, its
+    /// gates that wait for an answer are closed as abandoned in the same batch.
     ///
     /// # Errors
     /// As for [`Session::commit`]. The turn has ended for this process all the same; its terminal
@@ -381,7 +393,8 @@ impl Turn<'_> {
 
     fn end<B: EventBody>(mut self, body: B) -> Result<Committed<B>, CommitError> {
         let draft = self.owner.draft(self.id, body);
-        match self.owner.session.commit(vec![draft.clone()]) {
+        let batch = last_batch(draft.clone());
+        match self.owner.session.core.commit_with(self.owner.id, batch) {
             Ok(outcomes) => {
                 self.finished = true;
                 match outcome(&outcomes) {

@@ -13,7 +13,7 @@ use crate::events::{header, id, raw, sample, step};
 #[test]
 fn kinds_have_one_code_and_one_name() {
     let codes: BTreeSet<u16> = Kind::ALL.iter().map(|kind| kind.code()).collect();
-    assert_eq!((codes.len(), Kind::ALL.len()), (30, 30));
+    assert_eq!((codes.len(), Kind::ALL.len()), (32, 32));
     for kind in Kind::ALL.iter().copied() {
         assert_eq!(Kind::from_code(kind.code()), Some(kind));
         assert_eq!(kind.name().parse(), Ok(kind));
@@ -166,6 +166,7 @@ fn tool_events_need_their_execution() {
         }
         .into(),
         PermissionDecided {
+            gate_id: GateId::nil(),
             tool_execution_id: ToolExecutionId::nil(),
             effect: Effect::Approve,
             reason: String::new(),

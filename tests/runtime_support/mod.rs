@@ -10,12 +10,13 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
 use futures_core::Stream;
+use stepwell::content::RawJson;
 use stepwell::event::{Kind, StepDone};
-use stepwell::identity::SessionId;
+use stepwell::identity::{Coordinates, SessionId, ToolExecutionId};
 use stepwell::journal::JournalOptions;
 use stepwell::runtime::{
-    Delivery, Model, ModelError, ModelEvent, ModelRequest, ModelStream, StreamEnd, Subscription,
-    Tool, ToolFuture, ToolInput, ToolOutput, ToolSpec,
+    CancellationToken, Delivery, FnTool, Model, ModelError, ModelEvent, ModelRequest, ModelStream,
+    StreamEnd, Subscription, Tool, ToolCallContext, ToolOutput, ToolSpec,
 };
 use stepwell::store::{
     HistoryItem, Loop, LoopSpec, Mode, Session, SessionSpec, Store, StoreOptions,
@@ -116,33 +117,46 @@ pub fn script(answers: impl IntoIterator<Item = Answer>) -> impl Model + 'static
 
 // ---- tools
 
-/// A tool by function.
-struct Act<F>(&'static str, F);
+/// A call and its input, as the tools of tests see it.
+pub struct ToolInput {
+    pub json: RawJson,
+    pub call_id: String,
+    pub execution: ToolExecutionId,
+    pub coordinates: Coordinates,
+    pub cancel: CancellationToken,
+    pub call: ToolCallContext,
+}
 
-pub fn act<F, R>(name: &'static str, run: F) -> impl Tool + 'static
+pub type ToolFuture<'a> = Pin<Box<dyn Future<Output = ToolOutput> + Send + 'a>>;
+
+/// A tool by function.
+pub fn act<F, R>(name: &'static str, run: F) -> impl Tool
 where
     F: Fn(ToolInput) -> R + Send + Sync + 'static,
     R: Future<Output = ToolOutput> + Send + 'static,
 {
-    Act(name, run)
+    act_as(ToolSpec::new(name, "for a test"), run)
 }
 
-impl<F, R> Tool for Act<F>
+pub fn act_as<F, R>(spec: ToolSpec, run: F) -> impl Tool
 where
-    F: Fn(ToolInput) -> R + Send + Sync,
+    F: Fn(ToolInput) -> R + Send + Sync + 'static,
     R: Future<Output = ToolOutput> + Send + 'static,
 {
-    fn spec(&self) -> ToolSpec {
-        ToolSpec::new(self.0, "for a test")
-    }
-
-    fn run(&self, input: ToolInput) -> ToolFuture<'_> {
-        Box::pin((self.1)(input))
-    }
+    FnTool::new(spec, move |json: RawJson, call: ToolCallContext| {
+        run(ToolInput {
+            json,
+            call_id: call.call_id.clone(),
+            execution: call.execution,
+            coordinates: call.coordinates,
+            cancel: call.cancel.clone(),
+            call,
+        })
+    })
 }
 
 /// Gives its input back.
-pub fn echo() -> impl Tool + 'static {
+pub fn echo() -> impl Tool {
     act(
         "echo",
         |input| async move { ToolOutput::text(input.json.get()) },

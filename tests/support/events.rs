@@ -161,6 +161,7 @@ pub(crate) fn sample(kind: Kind) -> Event {
         .into(),
         Kind::PermissionDecided => PermissionDecided {
             tool_execution_id: id(6),
+            gate_id: id(7),
             effect: Effect::Deny,
             reason: "structural".into(),
             subject: Some(raw(r#"{"tool":"Bash"}"#)),
@@ -191,6 +192,19 @@ pub(crate) fn sample(kind: Kind) -> Event {
                 data: None,
             }),
             answer: Some(raw(r#"{"text":"\ud83d"}"#)),
+        }
+        .into(),
+        Kind::ToolIntent => ToolIntent {
+            tool_execution_id: id(6),
+            call_id: "call-1".into(),
+            tool_name: "Bash".into(),
+            input_preview: r#"{"command":"rm"#.into(),
+            input_bytes: 120,
+        }
+        .into(),
+        Kind::ToolIntentSettled => ToolIntentSettled {
+            tool_execution_id: id(6),
+            note: "looked: it was not run".into(),
         }
         .into(),
         Kind::HostEvent => HostEvent {

@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::Deserialize;
-use stepwell::content::{AssistantMessage, Block, Message, ToolResultMessage};
+use stepwell::content::{AssistantMessage, Block, Message, RawJson, ToolResultMessage};
 use stepwell::event::Chunk;
 use stepwell::identity::StepId;
 use stepwell::runtime::{
-    AgentSpec, Model, ModelError, ModelEvent, ModelRequest, ModelStream, Tool, ToolFuture,
-    ToolInput, ToolOutput, ToolSpec, TurnLimits,
+    AgentSpec, Model, ModelError, ModelEvent, ModelRequest, ModelStream, Tool, ToolCallContext,
+    ToolError, ToolOutput, ToolSpec, TurnLimits,
 };
 
 use super::books::{Digest, Ledger, Note};
@@ -187,37 +187,41 @@ struct StageTool {
 }
 
 impl Tool for StageTool {
+    type Request = RawJson;
+
     fn spec(&self) -> ToolSpec {
         ToolSpec::new(&self.name, "A tool of the demo")
     }
 
-    fn run(&self, input: ToolInput) -> ToolFuture<'_> {
-        Box::pin(async move {
-            let step = input.coordinates.step;
-            let call = input.call_id.clone();
-            let ledger = &self.stage.ledger;
-            ledger.note(&Note::Working {
-                step,
-                call: call.clone(),
-            });
-            if self.stage.pauses(step).below(3) == 0 {
-                tokio::time::sleep(PAUSE).await;
-            }
-            let output = match self.stage.script.recorded {
-                true => self.recorded(&input),
-                false => ToolOutput::from(self.work(&input)),
-            };
-            let result = ToolResultMessage {
-                is_error: output.is_error,
-                ..ToolResultMessage::text(&call, &output.text)
-            };
-            ledger.note(&Note::Result {
-                step,
-                call,
-                result: Digest::of(&Message::ToolResult(result)),
-            });
-            output
-        })
+    fn prepare(&self, input: &RawJson) -> Result<RawJson, ToolError> {
+        Ok(input.clone())
+    }
+
+    async fn run(&self, input: RawJson, context: ToolCallContext) -> ToolOutput {
+        let step = context.coordinates.step;
+        let call = context.call_id.clone();
+        let ledger = &self.stage.ledger;
+        ledger.note(&Note::Working {
+            step,
+            call: call.clone(),
+        });
+        if self.stage.pauses(step).below(3) == 0 {
+            tokio::time::sleep(PAUSE).await;
+        }
+        let output = match self.stage.script.recorded {
+            true => self.recorded(&context),
+            false => ToolOutput::from(self.work(&input)),
+        };
+        let result = ToolResultMessage {
+            is_error: output.is_error,
+            ..ToolResultMessage::text(&call, &output.text)
+        };
+        ledger.note(&Note::Result {
+            step,
+            call,
+            result: Digest::of(&Message::ToolResult(result)),
+        });
+        output
     }
 }
 
@@ -231,9 +235,10 @@ struct Arguments {
 
 impl StageTool {
     /// Does it, in the scratch directory.
-    fn work(&self, input: &ToolInput) -> Result<String, String> {
+    fn work(&self, input: &RawJson) -> Result<String, String> {
         let told = |error: std::io::Error| error.to_string();
-        let arguments: Arguments = input.parse().map_err(|error| error.to_string())?;
+        let arguments: Arguments =
+            serde_json::from_str(input.get()).map_err(|error| error.to_string())?;
         match self.name.as_str() {
             "list_files" => {
                 let mut names = Vec::new();
@@ -276,12 +281,12 @@ impl StageTool {
     }
 
     /// Gives what the transcript recorded for this call of the running step.
-    fn recorded(&self, input: &ToolInput) -> ToolOutput {
+    fn recorded(&self, call: &ToolCallContext) -> ToolOutput {
         let running = self.stage.state().1;
-        let place = running.filter(|(step, _)| *step == input.coordinates.step);
+        let place = running.filter(|(step, _)| *step == call.coordinates.step);
         let step = place.and_then(|(_, place)| self.stage.script.step(place));
         let mut results = step.into_iter().flat_map(|step| &step.results);
-        let result = results.find(|result| result.tool_use_id == input.call_id);
+        let result = results.find(|result| result.tool_use_id == call.call_id);
         match result {
             Some(result) => {
                 let text = result.to_text();

@@ -2,7 +2,7 @@
 //! goes on with a turn whose last step was refused.
 
 use super::super::{CommitError, Refusal, StepDraft};
-use super::{Turn, outcome};
+use super::{Turn, last_batch, outcome};
 use crate::content::Usage;
 use crate::event::{Body, ErrorProjection, InterruptReason, StepDone, TurnDone, TurnFailed};
 use crate::event::{EventBody, TurnInterrupted};
@@ -26,6 +26,9 @@ impl Turn<'_> {
     /// Commits what was decided in a step, the step, and, with its last step, the end of the turn:
     /// one batch, one sync. Unlike the public twin it leaves the turn open when it is refused.
     ///
+    /// If the step was `gated`, the gates of the turn that nobody has answered by then are closed
+    /// before it: a tool that asked and gave up leaves none behind.
+    ///
     /// # Errors
     /// As for [`Turn::commit_step`].
     pub(crate) async fn commit_group_async(
@@ -33,6 +36,7 @@ impl Turn<'_> {
         decided: Vec<Body>,
         step: StepDraft,
         last: Last,
+        gated: bool,
     ) -> Result<Group, CommitError> {
         let id = step.step;
         let message = step.assistant.clone();
@@ -49,7 +53,17 @@ impl Turn<'_> {
             };
             drafts.push(self.owner.draft(self.id, done));
         }
-        let outcomes = self.owner.session.submit(drafts).await??;
+        let (session, loop_id, turn) = (&self.owner.session, self.owner.id, self.id);
+        let submitted = if gated {
+            session.core.submit_with(loop_id, move |state| {
+                let mut batch = state.pending.abandon(loop_id, turn);
+                batch.extend(drafts);
+                batch
+            })
+        } else {
+            session.submit(drafts)
+        };
+        let outcomes = submitted.await??;
         self.finished |= last != Last::No;
         Ok(Group {
             step: outcome::<StepDone>(&outcomes).ok_or(Refusal::Empty)?.seq(),
@@ -84,7 +98,8 @@ impl Turn<'_> {
         // Kept before the wait: if this future is dropped, the next turn finds it, and leaves it
         // out if it has become durable meanwhile.
         self.owner.unwritten = vec![draft.clone()];
-        let outcomes = self.owner.session.submit(vec![draft]).await??;
+        let (core, batch) = (&self.owner.session.core, last_batch(draft));
+        let outcomes = core.submit_with(self.owner.id, batch).await??;
         self.owner.unwritten.clear();
         self.finished = true;
         let ended = outcome::<B>(&outcomes).ok_or(Refusal::Empty)?;
