@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use super::contain::{Contained, Panicked};
+use super::hooks::{HookResult, Operation};
 use super::step::CommitCandidate;
 use super::turn::{StepContext, Stop};
 use super::{Decision, Tool, ToolCall, ToolInput, ToolOutput, shape};
@@ -25,6 +27,7 @@ pub(super) struct ToolBatch {
 /// A call that was looked at: it will run, or it has its error result already.
 struct Prepared {
     execution: ToolExecutionId,
+    hook: Operation,
     run: Result<(Arc<dyn Tool>, ToolInput), ToolOutput>,
 }
 
@@ -92,7 +95,14 @@ fn prepare(
 ) -> Result<Prepared, Stop> {
     let execution =
         ToolExecutionId::try_new().map_err(|error| Stop::failed(ErrorKind::Unknown, error))?;
-    let run = admit(call, execution, context, decided);
+    let hook = context.agent.hooks.tool_call(context.at, execution, call);
+    let (hook, run) = match hook {
+        Ok(hook) => (hook, admit(call, execution, context, decided)),
+        Err(denial) => (
+            Operation::default(),
+            Err(ToolOutput::error(denial.to_string())),
+        ),
+    };
     let run = run.map(|(tool, json)| {
         let input = ToolInput {
             json,
@@ -103,7 +113,11 @@ fn prepare(
         };
         (tool, input)
     });
-    Ok(Prepared { execution, run })
+    Ok(Prepared {
+        execution,
+        hook,
+        run,
+    })
 }
 
 fn admit(
@@ -174,12 +188,14 @@ impl Prepared {
 
 /// Runs what can run, at most so many at once, and gives the outputs in call order.
 async fn run_all(
-    prepared: Vec<Prepared>,
+    mut prepared: Vec<Prepared>,
     context: &StepContext<'_>,
 ) -> Result<Vec<ToolOutput>, Stop> {
     let limits = &context.agent.limits;
     let mut outputs: Vec<Option<ToolOutput>> = prepared.iter().map(|_| None).collect();
     let executions: Vec<_> = prepared.iter().map(|call| call.execution).collect();
+    let hooks = prepared.iter_mut();
+    let mut hooks: Vec<_> = hooks.map(|call| std::mem::take(&mut call.hook)).collect();
     let mut complete = |at: usize, output: ToolOutput| {
         let output = ToolOutput {
             text: shape::result(output.text, limits.result_bytes),
@@ -190,6 +206,14 @@ async fn run_all(
             is_error: output.is_error,
             result_preview: shape::preview(&output.text),
         });
+        if let Some(hook) = hooks.get_mut(at) {
+            std::mem::take(hook).finish_with(|| match output.is_error {
+                true => HookResult::Failed {
+                    error: shape::preview(&output.text),
+                },
+                false => HookResult::Done,
+            });
+        }
         if let Some(slot) = outputs.get_mut(at) {
             *slot = Some(output);
         }
@@ -210,7 +234,10 @@ async fn run_all(
                 break;
             };
             let timeout = limits.tool_timeout;
-            running.spawn(async move { (at, call(tool, input, timeout).await) });
+            let span =
+                tracing::info_span!("tool", execution = %input.execution, call = input.call_id);
+            let call = call(tool, input, timeout);
+            running.spawn(async move { (at, call.await) }.instrument(span));
         }
         let joined = tokio::select! {
             biased;

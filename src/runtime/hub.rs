@@ -15,6 +15,7 @@ use super::{Filter, From, Live};
 use crate::event::{Header, LoopIdle, SessionActive, SessionIdle};
 use crate::identity::{Coordinates, LoopId, SessionId};
 use crate::journal::{Fault, Seq};
+use crate::metrics::Meter;
 use crate::store::{Committed, Observer, Session};
 
 /// The bounds of a hub.
@@ -72,6 +73,7 @@ pub struct Hub {
 pub(super) struct HubCore {
     session: SessionId,
     pub(super) options: HubOptions,
+    meter: Meter,
     state: Mutex<State>,
     activity: watch::Sender<Activity>,
 }
@@ -245,6 +247,7 @@ impl HubCore {
         let core = Arc::new(HubCore {
             session: session.id(),
             options,
+            meter: session.meter().clone(),
             state: Mutex::new(State::default()),
             activity: watch::Sender::new(Activity::Idle),
         });
@@ -296,7 +299,7 @@ impl HubCore {
             let mut wakers = Vec::new();
             state.inboxes.retain(|inbox| match inbox.upgrade() {
                 Some(inbox) => {
-                    wakers.extend(inbox.offer(after, &event));
+                    wakers.extend(inbox.offer(after, &event, &self.meter));
                     true
                 }
                 None => false,

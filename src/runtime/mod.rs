@@ -5,7 +5,8 @@
 //! | `hub`, `subscription`, `filter`, `live` | publication: enduring events as [`Committed`](crate::store::Committed) only (P2), live ones beside them |
 //! | `model`, `tool`, `gate` | what a host brings: [`Model`], [`Tool`], [`Policy`] |
 //! | `agent`, `handle` | [`AgentSpec`], [`LoopHandle`], [`TurnOutcome`] |
-//! | `actor` | the task that owns a loop |
+//! | `actor`, `desk`, `queue`, `shutdown` | the task that owns a loop, its commands, what waits for it, its end |
+//! | `hooks` | [`HookObserver`], [`HookGuard`]: what a host puts around all of it |
 //! | `turn`, `step`, `reply`, `batch`, `shape` | a turn, as a machine whose states are types |
 //!
 //! Nothing here can lose or half-do a commit: a step is submitted to the store's I/O thread, where it
@@ -13,16 +14,21 @@
 
 mod actor;
 mod agent;
+mod append;
 mod batch;
 mod contain;
+mod desk;
 mod filter;
 mod gate;
 mod handle;
+mod hooks;
 mod hub;
 mod live;
 mod model;
+mod queue;
 mod reply;
 mod shape;
+mod shutdown;
 mod step;
 mod subscription;
 mod tool;
@@ -37,8 +43,11 @@ pub use agent::{AgentSpec, TurnLimits};
 pub use filter::{Filter, From, LoopScope};
 pub use gate::{Decision, Policy, ToolCall};
 pub use handle::{LoopHandle, LoopSnapshot, RunError, SpawnError, TurnEnd, TurnOutcome};
+pub use hooks::{Denial, HookCall, HookGuard, HookObserver, HookResult, HookWork};
 pub use hub::{Hub, HubOptions, IdleError};
 pub use live::{Live, LiveBody};
 pub use model::{Model, ModelError, ModelEvent, ModelRequest, ModelSender, ModelStream};
+pub use queue::{Input, InputId, InputOutcome, Submitted};
+pub use shutdown::{ShutdownLimits, ShutdownPhase, ShutdownReport, shutdown_all};
 pub use subscription::{Delivery, StreamEnd, Subscription};
 pub use tool::{Tool, ToolFuture, ToolInput, ToolOutput, ToolSpec};

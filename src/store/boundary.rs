@@ -18,6 +18,7 @@ use crate::event::{
 };
 use crate::identity::{Coordinates, LoopId, SessionId, StepId};
 use crate::journal::{AppendError, CloseError, Fault, Lsn, NotCommitted, ReadError, Workers};
+use crate::metrics::{Measure, Meter};
 
 /// What is told of a session's commits, in their order: the hub is one.
 ///
@@ -45,6 +46,7 @@ pub(super) struct SessionCore {
     pub(super) factory: Factory,
     pub(super) io: Arc<IoThread>,
     pub(super) workers: Workers,
+    pub(super) meter: Meter,
     /// Orders the commits. Held for moments only, never while the disk works.
     pub(super) boundary: Mutex<Boundary>,
     /// The first fault, to be read without waiting for a commit.
@@ -60,6 +62,8 @@ pub(super) struct SessionCore {
 /// The order of commits, and who is told of them.
 #[derive(Default)]
 pub(super) struct Boundary {
+    session: SessionId,
+    meter: Meter,
     pub(super) fault: Option<Fault>,
     pub(super) latched: Arc<OnceLock<Fault>>,
     pub(super) closed: bool,
@@ -99,6 +103,7 @@ impl SessionCore {
         factory: Factory,
         io: Arc<IoThread>,
         workers: Workers,
+        meter: Meter,
         state: Arc<Mutex<SessionState>>,
         recovered: Vec<Committed>,
     ) -> SessionCore {
@@ -111,8 +116,11 @@ impl SessionCore {
             factory,
             io,
             workers,
+            meter: meter.clone(),
             latched: latched.clone(),
             boundary: Mutex::new(Boundary {
+                session: id,
+                meter,
                 recovered,
                 latched,
                 ..Boundary::default()
@@ -369,6 +377,8 @@ impl Boundary {
             return;
         }
         self.fault = Some(fault.clone());
+        let session = self.session;
+        self.meter.record(|| Measure::Fault { session });
         // For those that ask while a commit runs: an observer, or another thread.
         let _ = self.latched.set(fault.clone());
         for observer in self.observers.drain(..) {

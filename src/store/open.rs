@@ -403,6 +403,7 @@ fn assemble(
         place.options.factory.clone(),
         place.io.clone(),
         place.options.workers.clone(),
+        place.options.journal.meter.clone(),
         state,
         recovered,
     );
