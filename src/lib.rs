@@ -25,6 +25,7 @@ pub mod metrics;
 #[cfg(feature = "runtime")]
 pub mod runtime;
 pub mod store;
+mod sync;
 pub mod vfs;
 
 pub use store::{Session, Store};

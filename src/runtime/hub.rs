@@ -5,7 +5,7 @@
 //! is never dropped. Live events go to a bounded queue of each subscriber, where they may be.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::task::Waker;
 
 use tokio::sync::watch;
@@ -17,6 +17,7 @@ use crate::identity::{Coordinates, LoopId, SessionId};
 use crate::journal::{Fault, Seq};
 use crate::metrics::Meter;
 use crate::store::{Committed, Observer, Session};
+use crate::sync::{Mutex, MutexGuard};
 
 /// The bounds of a hub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

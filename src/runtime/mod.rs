@@ -27,6 +27,8 @@ mod live;
 mod model;
 mod queue;
 mod reply;
+#[cfg(all(test, shuttle))]
+mod schedules;
 mod shape;
 mod shutdown;
 mod step;

@@ -5,7 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
 
 use tokio::sync::{mpsc, oneshot};
@@ -17,6 +17,7 @@ use crate::content::UserMessage;
 use crate::event::CancelReason;
 use crate::identity::TurnId;
 use crate::journal::Seq;
+use crate::sync::{Mutex, MutexGuard};
 
 /// What is said to a loop.
 #[derive(Debug, Clone, PartialEq)]

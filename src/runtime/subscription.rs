@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use futures_core::Stream;
@@ -14,6 +14,7 @@ use crate::event::Event;
 use crate::journal::{Fault, Seq};
 use crate::metrics::{Measure, Meter};
 use crate::store::{Committed, IoThreadGone, Replay, ReplayError, Session, Ticket};
+use crate::sync::{Mutex, MutexGuard};
 
 /// One event as it is delivered.
 #[derive(Debug, Clone, PartialEq)]

@@ -3,7 +3,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, PoisonError, Weak};
 
 use super::committed::{Committed, Outcome};
 use super::draft::Draft;
@@ -19,6 +19,7 @@ use crate::event::{
 use crate::identity::{Coordinates, LoopId, SessionId, StepId};
 use crate::journal::{AppendError, CloseError, Fault, Lsn, NotCommitted, ReadError, Workers};
 use crate::metrics::{Measure, Meter};
+use crate::sync::{Mutex, MutexGuard};
 
 /// What is told of a session's commits, in their order: the hub is one.
 ///

@@ -7,7 +7,7 @@
 //! the log: history, publication, answer (P2).
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use super::boundary::{Boundary, CommitResult, SessionCore, lock};
 use super::committed::{Committed, Outcome};
@@ -19,6 +19,7 @@ use crate::event::{Event, Key};
 use crate::identity::LoopId;
 use crate::journal::{AppendError, NotCommitted, Placed, Receipt, Seq, Sink};
 use crate::metrics::Measure;
+use crate::sync::MutexGuard;
 
 /// An event with its bytes.
 pub(super) struct Encoded {
