@@ -94,7 +94,10 @@ fn paired(log: &Log) -> Vec<Seen> {
     for seen in &log {
         let number = seen.call.number;
         if seen.begins {
-            assert!(!over.contains_key(&number), "begun behind its end: {seen:?}");
+            assert!(
+                !over.contains_key(&number),
+                "begun behind its end: {seen:?}"
+            );
             open.entry(number).or_default().push(seen.who);
         } else {
             let last = open.get_mut(&number).and_then(Vec::pop);
@@ -272,7 +275,8 @@ fn a_runtime_that_ends_finishes_what_was_begun() {
         .unwrap();
     runtime.block_on(async {
         let spec = AgentSpec::new(|_: ModelRequest| ModelStream::new(Pends));
-        let agent = spawn(&mut world, spec.observer(watcher(&world, &log, "a")));
+        let spec = spec.observer(watcher(&world, &log, "a"));
+        let agent = spawn(&mut world, spec);
         let _turn = agent.submit("go").await.unwrap();
         while log.lock().unwrap().len() < 5 {
             tokio::task::yield_now().await;
@@ -333,7 +337,8 @@ async fn a_denied_turn_does_not_begin() {
     let mut world = world();
     let log = Log::default();
     let spec = AgentSpec::new(script([says("never")])).guard(guard("turn"));
-    let agent = spawn(&mut world, spec.observer(watcher(&world, &log, "a")));
+    let spec = spec.observer(watcher(&world, &log, "a"));
+    let agent = spawn(&mut world, spec);
     let Err(RunError::Denied(denial)) = agent.run_turn("go").await else {
         panic!("it began");
     };

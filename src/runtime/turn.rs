@@ -183,8 +183,8 @@ pub(super) async fn run(
         turn = tracing::field::Empty,
         index = tracing::field::Empty
     );
-    let outcome = run_allowed(owned, agent, message, running)
-        .instrument(span)
+    let outcome = run_allowed(owned, agent, message, running, &span)
+        .instrument(span.clone())
         .await;
     hook.finish_with(|| match &outcome {
         Ok(outcome) => match &outcome.end {
@@ -208,6 +208,7 @@ async fn run_allowed(
     agent: &Agent,
     message: UserMessage,
     running: &Running,
+    span: &tracing::Span,
 ) -> Result<TurnOutcome, RunError> {
     let session = owned.session().clone();
     let name = owned.name().clone();
@@ -221,7 +222,6 @@ async fn run_allowed(
             _ => RunError::NotStarted(error),
         })?;
     let (id, index) = (turn.id(), turn.index());
-    let span = tracing::Span::current();
     span.record("turn", tracing::field::display(id));
     span.record("index", index);
     let context = StepContext {
