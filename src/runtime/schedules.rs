@@ -4,7 +4,7 @@
 //! `RUSTFLAGS="--cfg shuttle" cargo test --lib schedules`
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use shuttle::future::block_on;
 use shuttle::thread;
@@ -19,7 +19,7 @@ use crate::store::{
 };
 use crate::vfs::sim::{FaultKind, Op, PowerLoss, SimVfs};
 
-const SCHEDULES: usize = 300;
+const SCHEDULES: usize = 800;
 
 fn world() -> (SimVfs, Store, Session, Workers) {
     let disk = SimVfs::new();
@@ -46,6 +46,32 @@ fn world() -> (SimVfs, Store, Session, Workers) {
     (disk, store, session, workers)
 }
 
+/// The thread for groups that a store has: serves what nobody waits for by itself.
+struct Server {
+    over: Arc<AtomicBool>,
+    thread: thread::JoinHandle<()>,
+}
+
+impl Server {
+    fn of(workers: Workers) -> Server {
+        let over = Arc::new(AtomicBool::new(false));
+        let stop = over.clone();
+        let thread = thread::spawn(move || {
+            while !stop.load(Ordering::SeqCst) {
+                workers.run_one();
+                thread::yield_now();
+            }
+            while workers.run_one() {}
+        });
+        Server { over, thread }
+    }
+
+    fn end(self) {
+        self.over.store(true, Ordering::SeqCst);
+        self.thread.join().unwrap();
+    }
+}
+
 fn host_event() -> Draft {
     Draft::new(HostEvent {
         name: "test".into(),
@@ -69,7 +95,8 @@ fn read_up_to(mut events: Subscription, from: u64, last: u64) {
 fn whoever_joins_sees_each_event_once_and_in_order() {
     shuttle::check_random(
         || {
-            let (_disk, _store, session, _) = world();
+            let (_disk, _store, session, workers) = world();
+            let server = Server::of(workers);
             // SessionStarted, and those of the committers.
             let last = 1 + 2 * 3;
             let mut threads = Vec::new();
@@ -96,6 +123,7 @@ fn whoever_joins_sees_each_event_once_and_in_order() {
             for thread in threads {
                 thread.join().unwrap();
             }
+            server.end();
             assert_eq!(session.last_seq(), Seq::new(last));
         },
         SCHEDULES,
@@ -110,14 +138,14 @@ fn a_submission_is_settled_whoever_serves_the_queue() {
     shuttle::check_random(
         || {
             let (disk, store, session, workers) = world();
-            let finished = Arc::new(AtomicUsize::new(0));
             let mut threads = Vec::new();
             let mut loops = Vec::new();
             for name in ["a", "b"] {
+                // Before the server runs: who waits serves itself.
                 loops.push(session.create_loop(LoopSpec::new(name)).unwrap());
             }
+            let server = Server::of(workers);
             for mut own in loops {
-                let finished = finished.clone();
                 threads.push(thread::spawn(move || {
                     let session = own.session().clone();
                     let mut turn = block_on(own.begin_turn_async("go".into())).unwrap();
@@ -130,23 +158,12 @@ fn a_submission_is_settled_whoever_serves_the_queue() {
                     // Nobody waits for it.
                     drop(session.submit(vec![host_event()]));
                     block_on(turn.commit_last_step_async(step())).unwrap();
-                    finished.fetch_add(1, Ordering::SeqCst);
                 }));
             }
-            let server = thread::spawn({
-                let finished = finished.clone();
-                move || {
-                    while finished.load(Ordering::SeqCst) < 2 {
-                        workers.run_one();
-                        thread::yield_now();
-                    }
-                    while workers.run_one() {}
-                }
-            });
             for thread in threads {
                 thread.join().unwrap();
             }
-            server.join().unwrap();
+            server.end();
             assert_eq!(session.steps(), 4);
             assert_eq!(session.open_turns(), []);
             // 1 session, 2 loops, and of each loop a turn, two steps, an end and a host's event.
@@ -172,7 +189,8 @@ fn a_submission_is_settled_whoever_serves_the_queue() {
 fn a_fault_reaches_everybody_behind_the_last_committed_event() {
     shuttle::check_random(
         || {
-            let (disk, _store, session, _) = world();
+            let (disk, _store, session, workers) = world();
+            let server = Server::of(workers);
             let hub = session.hub();
             disk.fail_nth(
                 |op| matches!(op, Op::SyncData { .. }),
@@ -224,6 +242,7 @@ fn a_fault_reaches_everybody_behind_the_last_committed_event() {
             }
             watcher.join().unwrap();
             idle.join().unwrap();
+            server.end();
             drop(work);
             assert!(hub.fault().is_some());
         },

@@ -141,6 +141,8 @@ impl SessionCore {
     /// publication, answer. Nothing behind the append happens unless it said that the batch is
     /// durable (P2), and the batch is atomic (P3).
     pub(super) fn commit(self: &Arc<Self>, drafts: Vec<Draft>) -> CommitResult {
+        let events = drafts.len();
+        let _span = tracing::debug_span!("commit", session = %self.id, events).entered();
         let batch = self.encode(drafts)?;
         self.wait(self.request(batch, true))
     }
