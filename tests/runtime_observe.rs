@@ -276,11 +276,14 @@ async fn metrics_that_panic_harm_nobody() {
 
 // ---- spans
 
-/// Keeps the spans that were made: name, fields, and the parent.
+/// A span: name, fields, and the parent.
+type Made = (String, String, Option<u64>);
+
+/// Keeps the spans that were made.
 #[derive(Default)]
 struct Spans {
     next: AtomicU64,
-    made: Mutex<HashMap<u64, (String, String, Option<u64>)>>,
+    made: Mutex<HashMap<u64, Made>>,
     entered: Mutex<HashMap<std::thread::ThreadId, Vec<u64>>>,
 }
 

@@ -213,12 +213,12 @@ impl Desk {
         }
         let waits = self.running.is_some() || self.queue.len() > 0;
         match self.queue.push(entry, waits) {
-            Err((entry, refusal)) => self.reject(entry.asked, refusal),
-            Ok(()) if waits => {
+            Some((entry, limit)) => self.reject(entry.asked, RunError::QueueFull { limit }),
+            None if waits => {
                 self.measure();
                 self.emit_queued();
             }
-            Ok(()) => {}
+            None => {}
         }
     }
 

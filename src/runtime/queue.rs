@@ -202,15 +202,15 @@ impl Queue {
         lists.waiting.len() + lists.draining.len()
     }
 
-    /// Takes an entry in, or gives it back when as many wait as may.
-    pub(super) fn push(&self, entry: Entry, waits: bool) -> Result<(), (Entry, RunError)> {
+    /// Takes an entry in, or gives it back, with the limit, when as many wait as may.
+    pub(super) fn push(&self, entry: Entry, waits: bool) -> Option<(Entry, usize)> {
         let mut lists = self.lock();
         let limit = self.limit;
         if waits && lists.waiting.len() + lists.draining.len() >= limit {
-            return Err((entry, RunError::QueueFull { limit }));
+            return Some((entry, limit));
         }
         lists.waiting.push_back(entry);
-        Ok(())
+        None
     }
 
     pub(super) fn pop(&self) -> Option<Entry> {
