@@ -116,6 +116,9 @@ async fn whoever_joins_at_any_moment_sees_each_committed_event_once_and_in_order
                 };
                 let mut events = hub.subscribe(from, Filter::all());
                 let mut expected = events.next_seq();
+                if from == From::now() {
+                    assert!(expected <= hub.session().last_seq().next(), "one is missed");
+                }
                 let pace = next(&mut seed) % 4;
                 loop {
                     for _ in 0..pace * (next(&mut seed) % 8) {

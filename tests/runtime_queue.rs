@@ -19,9 +19,9 @@ use runtime_support::*;
 use stepwell::event::{Body, CancelReason, Kind, RejectReason};
 use stepwell::journal::Seq;
 use stepwell::runtime::{
-    AgentSpec, Filter, From, Input, InputOutcome, LoopHandle, ModelEvent, ModelRequest,
-    ModelSender, ModelStream, RunError, ShutdownLimits, ShutdownPhase, Submitted, ToolOutput,
-    TurnEnd, TurnLimits, shutdown_all,
+    AgentSpec, Filter, From, Input, InputOutcome, LoopHandle, ModelRequest, ModelSender,
+    ModelStream, RunError, ShutdownLimits, ShutdownPhase, Submitted, ToolOutput, TurnEnd,
+    TurnLimits, shutdown_all,
 };
 use stepwell::store::{LoopSpec, Mode, Session};
 use stepwell::vfs::sim::{FaultKind, PowerLoss};
@@ -658,8 +658,4 @@ async fn what_waited_at_a_crash_is_gone_and_nothing_else() {
     let store = open_store(&world.disk.new_process(), options());
     let (session, _) = store.open_session(id, Mode::Read).unwrap();
     assert_eq!(inputs(&session), [text(Kind::TurnStarted, "first")]);
-    drop(held.senders.lock().unwrap().pop().map(|sender| {
-        let _ = ModelEvent::text(0, "");
-        drop(sender);
-    }));
 }

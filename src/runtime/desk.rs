@@ -9,22 +9,22 @@
 //! | shutdown, last handle gone | all cancelled (`Interrupted`) |
 //! | fault | all refused with the fault: nothing can be recorded |
 
-use std::future::{Future, pending};
+use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::actor::Command;
 use super::append::append;
+use super::closing::{Closing, WoundUp};
 use super::handle::{LoopSnapshot, RunError};
 use super::hooks::Hooks;
 use super::queue::{Asked, Cancelling, Entry, InputId, Queue};
 use super::turn::Running;
-use super::{Hub, Live, ShutdownLimits, ShutdownPhase, ShutdownReport, TurnEnd, TurnOutcome};
+use super::{Hub, Live, ShutdownLimits, ShutdownPhase, TurnEnd, TurnOutcome};
 use crate::event::{Body, CancelReason, Header, InputCancelled, InputQueued, Kind};
 use crate::event::{RejectReason, TurnRejected};
 use crate::identity::Coordinates;
@@ -45,54 +45,6 @@ pub(super) struct Desk {
     closing: Option<Closing>,
     /// Records about inputs that are on their way to the log.
     records: JoinSet<()>,
-}
-
-/// No turn begins any more.
-#[derive(Debug)]
-struct Closing {
-    limits: ShutdownLimits,
-    phase: ShutdownPhase,
-    /// When the phase began.
-    since: Instant,
-    report: ShutdownReport,
-    waiting: Vec<oneshot::Sender<ShutdownReport>>,
-}
-
-impl Closing {
-    fn new(limits: ShutdownLimits) -> Closing {
-        Closing {
-            limits,
-            phase: ShutdownPhase::Turn,
-            since: Instant::now(),
-            report: ShutdownReport::default(),
-            waiting: Vec::new(),
-        }
-    }
-
-    fn enter(&mut self, phase: ShutdownPhase) {
-        self.phase = phase;
-        self.since = Instant::now();
-    }
-
-    /// Waits until the phase is out of time.
-    async fn overdue(limit: Option<(Instant, std::time::Duration)>) {
-        match limit.and_then(|(since, limit)| since.checked_add(limit)) {
-            Some(due) => tokio::time::sleep_until(due).await,
-            None => pending().await,
-        }
-    }
-
-    fn limit(&self) -> Option<(Instant, std::time::Duration)> {
-        let limit = self.limits.of(self.phase)?;
-        Some((self.since, limit))
-    }
-}
-
-/// What is left of a desk.
-pub(super) struct WoundUp {
-    pub(super) commands: mpsc::Receiver<Command>,
-    pub(super) report: ShutdownReport,
-    pub(super) waiting: Vec<oneshot::Sender<ShutdownReport>>,
 }
 
 impl Desk {

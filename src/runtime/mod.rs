@@ -5,7 +5,7 @@
 //! | `hub`, `subscription`, `filter`, `live` | publication: enduring events as [`Committed`](crate::store::Committed) only (P2), live ones beside them |
 //! | `model`, `tool`, `gate` | what a host brings: [`Model`], [`Tool`], [`Policy`] |
 //! | `agent`, `handle` | [`AgentSpec`], [`LoopHandle`], [`TurnOutcome`] |
-//! | `actor`, `desk`, `queue`, `shutdown` | the task that owns a loop, its commands, what waits for it, its end |
+//! | `actor`, `desk`, `queue`, `closing`, `shutdown` | the task that owns a loop, its commands, what waits for it, its end |
 //! | `hooks` | [`HookObserver`], [`HookGuard`]: what a host puts around all of it |
 //! | `turn`, `step`, `reply`, `batch`, `shape` | a turn, as a machine whose states are types |
 //!
@@ -16,6 +16,7 @@ mod actor;
 mod agent;
 mod append;
 mod batch;
+mod closing;
 mod contain;
 mod desk;
 mod filter;
