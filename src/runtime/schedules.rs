@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use shuttle::future::block_on;
-use shuttle::scheduler::RandomScheduler;
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, MaxSteps, Runner, thread};
 
 use super::{Filter, From, HubOptions, IdleError, StreamEnd, Subscription};
@@ -20,15 +20,17 @@ use crate::store::{
 };
 use crate::vfs::sim::{FaultKind, Op, PowerLoss, SimVfs};
 
-const SCHEDULES: usize = 400;
+const SCHEDULES: usize = 2000;
 /// Far more than any schedule needs: one that has not ended by then never will, though the thread that
 /// serves the queue keeps it from being a deadlock.
 const STEPS: usize = 100_000;
 
-fn check(life: impl Fn() + Send + Sync + 'static) {
+/// Random schedules, and such as keep to one thread for long and change at few, well-chosen points.
+fn check(life: impl Fn() + Send + Sync + Copy + 'static) {
     let mut config = Config::new();
     config.max_steps = MaxSteps::FailAfter(STEPS);
-    Runner::new(RandomScheduler::new(SCHEDULES), config).run(life);
+    Runner::new(RandomScheduler::new(SCHEDULES), config.clone()).run(life);
+    Runner::new(PctScheduler::new(3, SCHEDULES), config).run(life);
 }
 
 fn world() -> (SimVfs, Store, Session, Workers) {
