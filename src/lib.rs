@@ -10,6 +10,7 @@
 //! | [`store`] | sessions, loops and turns; the commit boundary. Begin here |
 //! | `runtime` | the runner that drives whole turns (feature `runtime`, on by default) |
 //! | [`journal`] | the log: durable records of opaque bytes |
+//! | [`metrics`] | counters and times, for whoever collects them |
 //! | [`event`], [`content`], [`identity`] | what is said: events, messages, ids |
 //! | [`vfs`] | the storage seam, with a simulated disk for tests |
 //!
@@ -20,9 +21,11 @@ pub mod content;
 pub mod event;
 pub mod identity;
 pub mod journal;
+pub mod metrics;
 #[cfg(feature = "runtime")]
 pub mod runtime;
 pub mod store;
+mod sync;
 pub mod vfs;
 
 pub use store::{Session, Store};

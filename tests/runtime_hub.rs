@@ -15,7 +15,7 @@ use runtime_support::*;
 use stepwell::content::RawJson;
 use stepwell::event::{Chunk, Header, HostEvent, Kind, TokenDelta};
 use stepwell::identity::Coordinates;
-use stepwell::runtime::{Delivery, Filter, From, HubOptions, Live, LoopScope, Subscription};
+use stepwell::runtime::{Delivery, Filter, From, HubOptions, Live, Subscription};
 use stepwell::store::{Draft, LoopSpec, Session};
 
 fn small() -> HubOptions {
@@ -168,8 +168,7 @@ proptest! {
                             0 => (From::now(), world.session.last_seq().get() + 1),
                             from => (From::seq(from), from),
                         };
-                        let filter = Filter { enduring: LoopScope::All, live: LoopScope::All };
-                        watchers.push((hub.subscribe(from, filter), next));
+                        watchers.push((hub.subscribe(from, Filter::all()), next));
                     }
                     Act::Subscribe(_) => {}
                     Act::Read(who, count) => {

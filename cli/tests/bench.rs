@@ -87,7 +87,7 @@ fn many_writers() {
     let found = last_line(&stdout(&bench(folder.path(), &args)), &NAMES);
     assert_eq!(found["writers"], 4);
     assert_eq!(found["size"], 4096);
-    assert_eq!(found.get("growing_per_s"), None);
+    assert!(found["growing_per_s"].as_f64().unwrap() > 0.0);
     assert!(is_empty(folder.path()));
 }
 
@@ -102,7 +102,7 @@ fn for_a_person() {
     for row in [
         "overwrite  ",
         "stepwell  ",
-        "growing file  ",
+        "growing  ",
         "syncs per append  ",
     ] {
         assert!(shown.lines().any(|line| line.starts_with(row)), "{shown}");

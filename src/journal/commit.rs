@@ -3,7 +3,7 @@
 //! a hop between threads; when others queued meanwhile, a worker goes on with them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use super::error::{AppendError, CloseError, FaultCause, NotCommitted};
@@ -18,6 +18,7 @@ use super::witness::{QUIET, Witness};
 use super::workers::{Chore, Serve, Workers};
 use super::writer::{Pulse, Writer};
 use super::{JournalOptions, Seq};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// Largest batch in bytes: it lies in one segment (W2).
 const MAX_BATCH: u64 = 1024 * 1024 * 1024;

@@ -2,12 +2,13 @@
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use super::error::{DiskError, Operation};
 use super::manifest::{MAX_LEN, Manifest, ManifestFound};
 use super::names::{self, Name, SegmentName};
 use super::progress::Watch;
+use crate::sync::Mutex;
 use crate::vfs::{Access, Dir, File, FileId, Vfs};
 
 /// Runs one disk call again as long as it is only interrupted.

@@ -4,9 +4,10 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use super::segment::BLOCK;
+use crate::sync::Mutex;
 use crate::vfs::{Access, Dir, Entry, File, FileId, Lock, Vfs};
 
 /// Bytes that the disk would not give.

@@ -4,6 +4,7 @@ use super::error::OpenError;
 use super::frame;
 use super::segment::BLOCK;
 use crate::identity::SessionId;
+use crate::metrics::Meter;
 
 /// Whose records a journal holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +46,8 @@ pub struct JournalOptions {
     /// How many bytes may wait for a group; 16 MiB by default. A larger batch goes into an empty
     /// queue.
     pub queue_bytes: u64,
+    /// Where its counters and times go; nowhere by default.
+    pub meter: Meter,
 }
 
 impl Default for JournalOptions {
@@ -57,6 +60,7 @@ impl Default for JournalOptions {
             quarantine_files: 64,
             queue_records: 4096,
             queue_bytes: 16 * 1024 * 1024,
+            meter: Meter::default(),
         }
     }
 }

@@ -6,7 +6,7 @@
 //! left itself. The manifest that lists it is published without the commit token: groups go on
 //! under the manifest before it, which is removed only after the new one counts.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::create::{Filling, MakeError, remove_unnamed};
@@ -18,6 +18,7 @@ use super::names::SegmentName;
 use super::segment::StaticHeader;
 use super::spans::Spans;
 use crate::identity::SessionId;
+use crate::sync::{Mutex, MutexGuard};
 use crate::vfs::Access;
 
 /// The next segment: listed in the manifest and zeroed.

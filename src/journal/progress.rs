@@ -8,10 +8,11 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use super::error::OpenError;
 use super::spans::Span;
+use crate::sync::Mutex;
 
 /// What is being read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,12 +1,13 @@
 //! Witness slots (W8): "durable up to here", outside the block of the frames that they vouch for.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::Lsn;
 use super::error::{AppendError, DiskError, FaultCause, NotCommitted};
 use super::segment::{SLOTS, Slot};
 use super::writer::Writer;
+use crate::sync::Mutex;
 
 /// Without a group for so long, the last one gets a slot, which is not synced: followers see it.
 pub(crate) const QUIET: Duration = Duration::from_millis(20);

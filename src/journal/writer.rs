@@ -24,6 +24,7 @@ use super::tails::{Tail, Tails};
 use super::ticket::{Outcome, Settle};
 use super::{Carry, FrameKind, JournalOptions, Lsn, Position, Seq};
 use crate::identity::SessionId;
+use crate::metrics::Measure;
 use crate::vfs::Lock;
 
 /// Since when the disk has owed an answer to a group.
@@ -351,6 +352,8 @@ impl Writer {
     }
 
     fn write_and_sync(&self, group: &Group) -> Result<(), FaultCause> {
+        // Without anybody who counts, no clock is read.
+        let clock = self.options.meter.is_on().then(Instant::now);
         let mut offset = self.position;
         for piece in &self.pieces {
             let bytes = match piece {
@@ -366,7 +369,21 @@ impl Writer {
                 .map_err(FaultCause::Write)?;
             offset += bytes.len() as u64;
         }
+        let written = clock.map(|begun| begun.elapsed());
         self.file.sync().map_err(FaultCause::Sync)?;
+        if let Some((begun, write)) = clock.zip(written) {
+            self.options.meter.record(|| Measure::Group {
+                batches: self
+                    .verdicts
+                    .iter()
+                    .filter(|verdict| verdict.is_none())
+                    .count(),
+                records: self.found.len(),
+                bytes: offset - self.position,
+                write,
+                sync: begun.elapsed().saturating_sub(write),
+            });
+        }
         match self.preparer.right.still_holds(&self.directory) {
             Ok(true) => Ok(()),
             Ok(false) => Err(FaultCause::Overtaken {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::hooks::{HookGuard, HookObserver, Hooks};
 use super::tool::{AnyTool, keep};
 use super::{Model, Policy, Tool, ToolSpec};
 
@@ -24,7 +25,7 @@ pub struct TurnLimits {
     pub reply_bytes: usize,
     /// How long one call may take; unlimited by default. Needs a runtime with a timer.
     pub tool_timeout: Option<Duration>,
-    /// Turns that may wait behind the running one; 64 by default.
+    /// Inputs that may wait behind the running turn; 64 by default.
     pub queue: usize,
 }
 
@@ -50,6 +51,7 @@ pub struct AgentSpec {
     pub(super) specs: Vec<ToolSpec>,
     pub(super) policy: Option<Arc<dyn Policy>>,
     pub(super) limits: TurnLimits,
+    pub(super) hooks: Hooks,
 }
 
 impl AgentSpec {
@@ -61,6 +63,7 @@ impl AgentSpec {
             specs: Vec::new(),
             policy: None,
             limits: TurnLimits::default(),
+            hooks: Hooks::default(),
         }
     }
 
@@ -97,6 +100,20 @@ impl AgentSpec {
             policy: Some(Arc::new(policy)),
             ..self
         }
+    }
+
+    /// With one more observer of its operations, behind those before it.
+    #[must_use]
+    pub fn observer(mut self, observer: impl HookObserver + 'static) -> AgentSpec {
+        self.hooks.observe(Arc::new(observer));
+        self
+    }
+
+    /// With one more guard of its operations, asked after those before it.
+    #[must_use]
+    pub fn guard(mut self, guard: impl HookGuard + 'static) -> AgentSpec {
+        self.hooks.guard(Arc::new(guard));
+        self
     }
 
     /// With other bounds.

@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use super::append::{answered, last_seq};
+use super::hooks::{HookResult, Hooks};
 use super::waiters::Waiting;
 use super::{Hub, Question, Resolution};
 use crate::content::RawJson;
 use crate::event::{
-    Body, Effect, GateOpened, PermissionDecided, PermissionRequested, UserInputRequested,
+    Body, Effect, GateOpened, Kind, PermissionDecided, PermissionRequested, UserInputRequested,
 };
 use crate::identity::{AgentName, Coordinates, GateId, MintError};
 use crate::journal::Fault;
@@ -56,6 +58,7 @@ impl From<MintError> for AskError {
 #[derive(Debug)]
 pub(super) struct StepGates {
     hub: Hub,
+    hooks: Arc<Hooks>,
     agent: AgentName,
     at: Coordinates,
     cancel: CancellationToken,
@@ -78,12 +81,14 @@ struct Asked {
 impl StepGates {
     pub(super) fn new(
         hub: Hub,
+        hooks: Arc<Hooks>,
         agent: AgentName,
         at: Coordinates,
         cancel: CancellationToken,
     ) -> StepGates {
         StepGates {
             hub,
+            hooks,
             agent,
             at,
             cancel,
@@ -123,6 +128,11 @@ impl StepGates {
         }
         let id = GateId::try_new()?;
         let mut waiting = self.hub.waiters().install(id);
+        let request = match question.kind() == PERMISSION {
+            true => Kind::PermissionRequested,
+            false => Kind::UserInputRequested,
+        };
+        let operation = self.hooks.append(self.at, &[Kind::GateOpened, request]);
         let submitted = {
             // What a tool does beside its future may ask when its step is being committed: either it
             // is submitted before that, and closed with it, or not at all.
@@ -135,13 +145,17 @@ impl StepGates {
             self.hub.session().submit(batch)
         };
         let opened = self.unless_cancelled(submitted).await?;
-        match opened.map_err(CommitError::from).and_then(|done| done) {
+        let opened = opened.map_err(CommitError::from).and_then(|done| done);
+        answered(operation, &opened, last_seq);
+        match opened {
             Ok(_) => {}
             Err(CommitError::Unknown { fault, .. }) => return Err(AskError::Faulted(fault)),
             Err(error) => return Err(AskError::NotAsked(error)),
         }
+        let operation = self.hooks.gate_wait(self.at, id);
         let resolved = self.wait(id, question, &mut waiting);
         let resolved = self.unless_cancelled(resolved).await?;
+        operation.finish(HookResult::Done);
         // The slot is emptied only by an answer or by the end of the session.
         let resolved = resolved.ok_or_else(|| match self.hub.fault() {
             Some(fault) => AskError::Faulted(fault),

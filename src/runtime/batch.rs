@@ -1,21 +1,23 @@
 //! The tool calls of one step: prepared and decided in call order, their intents durable, then run at
 //! once, with results in call order.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
+use super::append::{append, last_seq};
 use super::asking::{AskError, CallGates, StepGates};
-use super::contain::{Contained, Panicked};
+use super::contain::{Contained, Panicked, contained};
+use super::hooks::{HookResult, Operation};
 use super::step::CommitCandidate;
 use super::tool::PreparedCall;
 use super::turn::{StepContext, Stop};
 use super::{Decision, Policy, ToolCall, ToolCallContext, ToolOutput, ToolSpec, shape};
 use crate::content::{AssistantMessage, RawJson, RawToolCall, ToolResultMessage};
 use crate::event::{
-    Body, Effect, ErrorKind, PermissionDecided, StepDone, ToolCallCompleted, ToolCallStarted,
+    Body, Effect, ErrorKind, Kind, PermissionDecided, StepDone, ToolCallCompleted, ToolCallStarted,
     ToolIntent, check_pairing,
 };
 use crate::identity::{GateId, ToolExecutionId};
@@ -32,6 +34,7 @@ struct Prepared {
     execution: ToolExecutionId,
     call_id: String,
     summary: String,
+    hook: Operation,
     run: Result<Ready, ToolOutput>,
 }
 
@@ -59,7 +62,13 @@ impl ToolBatch {
         // What tools do beside their futures is told when the batch is discarded.
         let unwanted = cancel.clone().drop_guard();
         let (hub, name) = (context.session.hub(), context.name.clone());
-        let gates = Arc::new(StepGates::new(hub, name, context.at, cancel.clone()));
+        let gates = Arc::new(StepGates::new(
+            hub,
+            context.agent.hooks.clone(),
+            name,
+            context.at,
+            cancel.clone(),
+        ));
         let mut prepared = Vec::with_capacity(self.calls.len());
         for call in &self.calls {
             prepared.push(Prepared::new(call, context)?);
@@ -115,7 +124,11 @@ impl Prepared {
     fn new(call: &RawToolCall, context: &StepContext<'_>) -> Result<Prepared, Stop> {
         let execution =
             ToolExecutionId::try_new().map_err(|error| Stop::failed(ErrorKind::Unknown, error))?;
-        let run = Ready::new(call, context);
+        let guarded = context.agent.hooks.tool_call(context.at, execution, call);
+        let (hook, run) = match guarded {
+            Ok(hook) => (hook, Ready::new(call, context)),
+            Err(denial) => (Operation::default(), Err(denial.to_string())),
+        };
         let summary = match &run {
             Ok(ready) => shape::preview(&ready.call.summary),
             Err(_) => String::new(),
@@ -124,6 +137,7 @@ impl Prepared {
             execution,
             call_id: call.id.clone(),
             summary,
+            hook,
             run: run.map_err(ToolOutput::error),
         })
     }
@@ -189,11 +203,9 @@ impl Ready {
         let tool = context.agent.tools.get(name);
         let tool = tool.ok_or_else(|| format!("there is no tool {name:?}"))?;
         let input = object(call)?;
-        let prepared = catch_unwind(AssertUnwindSafe(|| tool.prepare(&input)));
-        let call = match prepared {
+        let call = match contained(|| tool.prepare(&input)) {
             Ok(prepared) => prepared.map_err(|error| error.to_string())?,
-            Err(payload) => {
-                let Panicked(detail) = Panicked::new(&*payload);
+            Err(Panicked(detail)) => {
                 return Err(format!("the tool panicked before it ran: {detail}"));
             }
         };
@@ -265,15 +277,20 @@ async fn announce_effects(intents: Vec<Draft>, context: &StepContext<'_>) -> Res
         return Ok(());
     }
     context.go_on()?;
-    let written = context.session.submit(intents).await;
-    let written = written.map_err(CommitError::from).and_then(|done| done);
-    written.map_err(Stop::of_commit)?;
+    let kinds = vec![Kind::ToolIntent; intents.len()];
+    let commit = async {
+        let written = context.session.submit(intents).await;
+        written.map_err(CommitError::from).and_then(|done| done)
+    };
+    append(&context.agent.hooks, context.at, &kinds, commit, last_seq)
+        .await
+        .map_err(Stop::of_commit)?;
     context.go_on()
 }
 
 /// Runs what can run, at most so many at once, and gives the outputs in call order.
 async fn run_all(
-    prepared: Vec<Prepared>,
+    mut prepared: Vec<Prepared>,
     context: &StepContext<'_>,
     cancel: &CancellationToken,
     gates: &Arc<StepGates>,
@@ -281,6 +298,8 @@ async fn run_all(
     let limits = &context.agent.limits;
     let mut outputs: Vec<Option<ToolOutput>> = prepared.iter().map(|_| None).collect();
     let executions: Vec<_> = prepared.iter().map(|call| call.execution).collect();
+    let hooks = prepared.iter_mut();
+    let mut hooks: Vec<_> = hooks.map(|call| std::mem::take(&mut call.hook)).collect();
     let mut complete = |at: usize, output: ToolOutput| {
         let output = ToolOutput {
             text: shape::result(output.text, limits.result_bytes),
@@ -291,6 +310,14 @@ async fn run_all(
             is_error: output.is_error,
             result_preview: shape::preview(&output.text),
         });
+        if let Some(hook) = hooks.get_mut(at) {
+            std::mem::take(hook).finish_with(|| match output.is_error {
+                true => HookResult::Failed {
+                    error: shape::preview(&output.text),
+                },
+                false => HookResult::Done,
+            });
+        }
         if let Some(slot) = outputs.get_mut(at) {
             *slot = Some(output);
         }
@@ -331,7 +358,10 @@ async fn run_all(
                 break;
             };
             let timeout = limits.tool_timeout;
-            running.spawn(async move { (at, run(prepared, call, timeout).await) });
+            let span =
+                tracing::info_span!("tool", execution = %call.execution, call = call.call_id);
+            let run = run(prepared, call, timeout);
+            running.spawn(async move { (at, run.await) }.instrument(span));
         }
         let joined = tokio::select! {
             biased;

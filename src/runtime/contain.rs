@@ -15,14 +15,23 @@ pub(super) struct Panicked(pub(super) String);
 const DETAIL: usize = 1024;
 
 impl Panicked {
-    pub(super) fn new(payload: &(dyn Any + Send)) -> Panicked {
+    /// Takes what a panic threw. Dropping that may panic again, and what that throws, too.
+    fn new(payload: Box<dyn Any + Send>) -> Panicked {
         let text = payload
             .downcast_ref::<&str>()
             .map(|text| (*text).to_owned())
             .or_else(|| payload.downcast_ref::<String>().cloned())
             .unwrap_or_else(|| "a panic without words".to_owned());
+        if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+            std::mem::forget(again);
+        }
         Panicked(shape::head(&text, DETAIL).to_owned())
     }
+}
+
+/// Calls something of a host.
+pub(super) fn contained<T>(call: impl FnOnce() -> T) -> Result<T, Panicked> {
+    catch_unwind(AssertUnwindSafe(call)).map_err(Panicked::new)
 }
 
 /// A future whose panic is its outcome. After one it is dropped at once.
@@ -41,19 +50,23 @@ impl<T> Future for Contained<'_, T> {
         let Some(future) = &mut self.0 else {
             return Poll::Pending;
         };
-        let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context)));
+        let polled = contained(|| future.as_mut().poll(context));
+        if !matches!(polled, Ok(Poll::Pending)) {
+            // The outcome is there; what the remains do in their drop changes nothing.
+            let _ = contained(|| self.0 = None);
+        }
         match polled {
             Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(value)) => {
-                // The outcome is there; what its remains do in their drop changes nothing.
-                let _ = catch_unwind(AssertUnwindSafe(|| self.0 = None));
-                Poll::Ready(Ok(value))
-            }
-            Err(payload) => {
-                // Dropping what panicked may panic again.
-                let _ = catch_unwind(AssertUnwindSafe(|| self.0 = None));
-                Poll::Ready(Err(Panicked::new(&*payload)))
-            }
+            Ok(Poll::Ready(value)) => Poll::Ready(Ok(value)),
+            Err(panicked) => Poll::Ready(Err(panicked)),
+        }
+    }
+}
+
+impl<T> Drop for Contained<'_, T> {
+    fn drop(&mut self) {
+        if self.0.is_some() {
+            let _ = contained(|| self.0 = None);
         }
     }
 }

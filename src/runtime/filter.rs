@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::event::{Event, Scope};
+use crate::event::{Class, Event, Kind, Scope};
 use crate::identity::{LoopId, Visibility};
 use crate::journal::Seq;
 
@@ -56,6 +56,8 @@ pub struct Filter {
     pub enduring: LoopScope,
     /// The loops whose live events are wanted.
     pub live: LoopScope,
+    /// The kinds that are wanted, of those; `None`: all.
+    pub kinds: Option<BTreeSet<Kind>>,
 }
 
 impl Filter {
@@ -64,6 +66,7 @@ impl Filter {
         Filter {
             enduring: LoopScope::All,
             live: LoopScope::All,
+            kinds: None,
         }
     }
 
@@ -72,6 +75,7 @@ impl Filter {
         Filter {
             enduring: LoopScope::All,
             live: LoopScope::None,
+            kinds: None,
         }
     }
 
@@ -81,7 +85,24 @@ impl Filter {
         Filter {
             enduring: only.clone(),
             live: only,
+            kinds: None,
         }
+    }
+
+    /// Of these only events of some kinds, also of the session's own.
+    #[must_use]
+    pub fn kinds(self, kinds: impl IntoIterator<Item = Kind>) -> Filter {
+        Filter {
+            kinds: Some(kinds.into_iter().collect()),
+            ..self
+        }
+    }
+
+    /// Of these only events of one class: [`Class::Terminal`] for the ends of turns.
+    #[must_use]
+    pub fn class(self, class: Class) -> Filter {
+        let kinds = Kind::ALL.iter().copied();
+        self.kinds(kinds.filter(|kind| kind.class() == class))
     }
 
     pub(super) fn admits(&self, event: &Event) -> bool {
@@ -90,7 +111,12 @@ impl Filter {
         } else {
             &self.live
         };
-        event.header.visibility == Visibility::Public
+        let of_kind = match &self.kinds {
+            Some(kinds) => kinds.contains(&event.kind()),
+            None => true,
+        };
+        of_kind
+            && event.header.visibility == Visibility::Public
             && match event.scope() {
                 Scope::Session => event.kind().class().is_enduring() || *loops != LoopScope::None,
                 Scope::Loop => loops.has(event.header.coordinates.loop_id),

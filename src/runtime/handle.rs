@@ -1,14 +1,16 @@
 //! The handle of a running loop, and what its turns come to.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio::sync::{mpsc, oneshot};
+use tracing::Instrument;
 
 use super::actor::{Actor, Command};
-use super::hub::Work;
-use super::{AgentSpec, Filter, From, Hub, Subscription};
+use super::hooks::Denial;
+use super::queue::{Asked, Entry, Input, InputId, InputOutcome, Submitted};
+use super::{AgentSpec, Filter, From, Hub, ShutdownLimits, ShutdownReport, Subscription};
 use crate::content::{AssistantMessage, Message, Usage, UserMessage};
-use crate::event::ErrorProjection;
+use crate::event::{CancelReason, ErrorProjection};
 use crate::identity::{AgentName, LoopId, TurnId};
 use crate::journal::{Fault, Seq};
 use crate::store::{CommitError, Loop, Session};
@@ -76,8 +78,9 @@ impl TurnOutcome {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// As many turns wait as may.
-    #[error("{limit} turns wait already; try again when one has ended")]
+    /// As many inputs wait as may. A TurnRejected is recorded before this is given, so that who sends
+    /// too much goes at the pace of the disk.
+    #[error("{limit} inputs wait already; try again when a turn has ended")]
     QueueFull {
         /// The limit.
         limit: usize,
@@ -92,6 +95,13 @@ pub enum RunError {
     /// Its beginning could not be committed; the loop goes on.
     #[error("the turn could not begin: {0}")]
     NotStarted(CommitError),
+    /// A guard refused it; recorded as TurnRejected.
+    #[error("the turn was not allowed: {0}")]
+    Denied(Denial),
+    /// It was cancelled while it waited; recorded as InputCancelled. Only for
+    /// [`LoopHandle::run_turn`]: for other inputs this is an outcome.
+    #[error("the input was cancelled while it waited ({0:?})")]
+    Cancelled(CancelReason),
 }
 
 /// Why a loop could not be spawned. The loop is given up; hold it again.
@@ -118,43 +128,22 @@ pub struct LoopSnapshot {
     pub turns: u64,
     /// Whether a turn runs.
     pub running: bool,
-    /// The turns that wait.
+    /// The inputs that wait.
     pub queued: usize,
 }
 
 /// The handle of a running loop. Cheap to clone.
 ///
-/// When the last clone is dropped, a turn that still runs is interrupted (nobody can be waiting for
-/// it), those that wait are dropped unbegun, and the loop can be held again.
+/// When the last clone is dropped, and nobody holds a [`Submitted`] either, a turn that still runs is
+/// interrupted (nobody can be waiting for it), inputs that wait are cancelled, and the loop can be
+/// held again.
 #[derive(Debug, Clone)]
 pub struct LoopHandle {
     loop_id: LoopId,
     name: AgentName,
     hub: Hub,
     commands: mpsc::Sender<Command>,
-}
-
-/// A turn that is asked for.
-#[derive(Debug)]
-pub(super) struct Input {
-    pub(super) message: UserMessage,
-    pub(super) asked: Asked,
-}
-
-/// Who waits for a turn.
-#[derive(Debug)]
-pub(super) struct Asked {
-    answer: oneshot::Sender<Result<TurnOutcome, RunError>>,
-    work: Work,
-}
-
-impl Asked {
-    /// Answers. The work ends first: whoever has the answer sees an idle session.
-    pub(super) fn answer(self, answer: Result<TurnOutcome, RunError>) {
-        drop(self.work);
-        // Whoever asked may be gone; the turn is committed all the same.
-        let _ = self.answer.send(answer);
-    }
+    report: Arc<OnceLock<ShutdownReport>>,
 }
 
 impl Session {
@@ -174,8 +163,17 @@ impl Session {
             name: owned.name().clone(),
             hub: hub.clone(),
             commands: sender,
+            report: Arc::default(),
         };
-        runtime.spawn(Actor::new(owned, agent, hub, receiver).run());
+        let session = tracing::info_span!(parent: None, "session", session = %self.id());
+        let span = tracing::info_span!(
+            parent: &session,
+            "loop",
+            loop_id = %handle.loop_id,
+            name = handle.name.as_str()
+        );
+        let actor = Actor::new(owned, agent, hub, receiver, handle.report.clone());
+        runtime.spawn(actor.run().instrument(span));
         Ok(handle)
     }
 }
@@ -201,27 +199,62 @@ impl LoopHandle {
         &self.hub
     }
 
-    /// Runs a turn and waits for its end. While another one runs it waits its turn, first come,
-    /// first served. Once the loop's task has taken it, dropping the future changes nothing: the
-    /// turn runs on, and [`LoopHandle::interrupt`] ends it.
+    /// Runs a turn of its own and waits for its end. While another one runs it waits its turn, first
+    /// come, first served; it never joins another turn. Once the loop's task has taken it, dropping
+    /// the future changes nothing: the turn runs on, and [`LoopHandle::interrupt`] ends it.
     ///
     /// # Errors
     /// [`RunError`]: the turn did not begin. A turn that began gives an outcome.
     pub async fn run_turn(&self, message: impl Into<UserMessage>) -> Result<TurnOutcome, RunError> {
+        match self.submit(Input::new(message).no_fold()).await?.await? {
+            InputOutcome::Turn(outcome) => Ok(outcome),
+            InputOutcome::Cancelled { reason, .. } => Err(RunError::Cancelled(reason)),
+            // It does not fold.
+            InputOutcome::Folded { .. } => Err(RunError::Ended),
+        }
+    }
+
+    /// Hands an input to the loop: it begins a turn, or waits behind the one that runs. If it waits,
+    /// may fold ([`Input::no_fold`]) and only such are before it, it joins the running turn when that
+    /// goes on after tool calls, and the model sees it with its next request. A last answer is never
+    /// held up by it.
+    ///
+    /// # Errors
+    /// [`RunError::Ended`]. Whether the queue had room is told by the [`Submitted`].
+    pub async fn submit(&self, input: impl Into<Input>) -> Result<Submitted, RunError> {
         let (answer, outcome) = oneshot::channel();
-        let input = Input {
-            message: message.into(),
+        let id = InputId::next();
+        let entry = Entry {
+            id,
+            input: input.into(),
             asked: Asked {
                 answer,
                 work: self.hub.work(self.loop_id),
             },
         };
-        self.send(Command::Run(input)).await?;
-        outcome.await.map_err(|_| RunError::Ended)?
+        self.send(Command::Submit(entry)).await?;
+        Ok(Submitted {
+            id,
+            outcome,
+            _keeps: self.commands.clone(),
+        })
+    }
+
+    /// Takes an input back that still waits, and gives whether it did: then its InputCancelled is
+    /// recorded (as far as the disk lets) and it never reaches the model. One that has begun, folded
+    /// or is about to is not touched.
+    ///
+    /// # Errors
+    /// [`RunError::Ended`].
+    pub async fn cancel_queued(&self, id: InputId) -> Result<bool, RunError> {
+        let (answer, cancelled) = oneshot::channel();
+        self.send(Command::CancelQueued(id, answer)).await?;
+        cancelled.await.map_err(|_| RunError::Ended)
     }
 
     /// Interrupts the turn that runs, and gives whether there is one. A step whose append has begun
-    /// is still committed; the turn's terminal follows it. Turns that wait are not touched.
+    /// is still committed; the turn's terminal follows it. What persons said and still waits stays and
+    /// begins its turn then; what machines sent ([`Input::machine`]) is cancelled.
     ///
     /// # Errors
     /// [`RunError::Ended`].
@@ -246,15 +279,46 @@ impl LoopHandle {
         snapshot.await.map_err(|_| RunError::Ended)
     }
 
-    /// Ends the loop's task: a turn that runs is interrupted and its terminal written, those that
-    /// wait are refused. When it returns the loop can be held again. The session stays open.
-    pub async fn shutdown(&self) {
-        let (answer, done) = oneshot::channel();
-        if self.send(Command::Shutdown(answer)).await.is_ok() {
-            // An error says that it has ended, too.
-            let _ = done.await;
-        }
+    /// Ends the loop's task, however long it takes; see [`LoopHandle::shutdown_within`].
+    pub async fn shutdown(&self) -> ShutdownReport {
+        self.shutdown_within(ShutdownLimits::default()).await
+    }
+
+    /// Ends the loop's task: a turn that runs is interrupted and its terminal written, inputs that
+    /// wait are cancelled, new ones refused. When it returns the loop can be held again; the session
+    /// stays open. Each phase has its own time. A second call waits for the first, whose limits
+    /// count, and gets the same report.
+    ///
+    /// A model or tool that blocks the thread it runs on keeps this waiting, too: what is not
+    /// polled cannot be given up.
+    pub async fn shutdown_within(&self, limits: ShutdownLimits) -> ShutdownReport {
+        let report = self.ask_shutdown(limits).await;
+        self.shut_down(report).await
+    }
+
+    /// Asks for it; the report comes later. `None` if the task has ended.
+    pub(super) async fn ask_shutdown(
+        &self,
+        limits: ShutdownLimits,
+    ) -> Option<oneshot::Receiver<ShutdownReport>> {
+        let (answer, report) = oneshot::channel();
+        let sent = self.send(Command::Shutdown(limits, answer)).await;
+        sent.is_ok().then_some(report)
+    }
+
+    pub(super) async fn shut_down(
+        &self,
+        asked: Option<oneshot::Receiver<ShutdownReport>>,
+    ) -> ShutdownReport {
+        let report = match asked {
+            Some(report) => report.await.ok(),
+            None => None,
+        };
         self.commands.closed().await;
+        // If the task ended by itself: what it came to.
+        report
+            .or_else(|| self.report.get().cloned())
+            .unwrap_or_default()
     }
 
     async fn send(&self, command: Command) -> Result<(), RunError> {

@@ -5,7 +5,7 @@
 //! is never dropped. Live events go to a bounded queue of each subscriber, where they may be.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::task::Waker;
 
 use tokio::sync::watch;
@@ -16,7 +16,9 @@ use super::{Filter, From, Live};
 use crate::event::{Header, LoopIdle, SessionActive, SessionIdle};
 use crate::identity::{Coordinates, LoopId, SessionId};
 use crate::journal::{Fault, Seq};
+use crate::metrics::Meter;
 use crate::store::{Committed, Observer, Session};
+use crate::sync::{Mutex, MutexGuard};
 
 /// The bounds of a hub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +75,7 @@ pub struct Hub {
 pub(super) struct HubCore {
     session: SessionId,
     pub(super) options: HubOptions,
+    meter: Meter,
     state: Mutex<State>,
     activity: watch::Sender<Activity>,
     /// Who waits for the answer of a gate.
@@ -252,6 +255,7 @@ impl HubCore {
         let core = Arc::new(HubCore {
             session: session.id(),
             options,
+            meter: session.meter().clone(),
             state: Mutex::new(State::default()),
             activity: watch::Sender::new(Activity::Idle),
             waiters: Arc::default(),
@@ -304,7 +308,7 @@ impl HubCore {
             let mut wakers = Vec::new();
             state.inboxes.retain(|inbox| match inbox.upgrade() {
                 Some(inbox) => {
-                    wakers.extend(inbox.offer(after, &event));
+                    wakers.extend(inbox.offer(after, &event, &self.meter));
                     true
                 }
                 None => false,

@@ -6,7 +6,8 @@
 //! | `model`, `tool`, `gate`, `question` | what a host brings: [`Model`], [`Tool`], [`Policy`] |
 //! | `asking`, `waiters` | a question at a gate, and who waits for its answer |
 //! | `agent`, `handle` | [`AgentSpec`], [`LoopHandle`], [`TurnOutcome`] |
-//! | `actor` | the task that owns a loop |
+//! | `actor`, `desk`, `queue`, `closing`, `shutdown` | the task that owns a loop, its commands, what waits for it, its end |
+//! | `hooks` | [`HookObserver`], [`HookGuard`]: what a host puts around all of it |
 //! | `turn`, `step`, `reply`, `batch`, `shape` | a turn, as a machine whose states are types |
 //!
 //! Nothing here can lose or half-do a commit: a step is submitted to the store's I/O thread, where it
@@ -14,18 +15,26 @@
 
 mod actor;
 mod agent;
+mod append;
 mod asking;
 mod batch;
+mod closing;
 mod contain;
+mod desk;
 mod filter;
 mod gate;
 mod handle;
+mod hooks;
 mod hub;
 mod live;
 mod model;
 mod question;
+mod queue;
 mod reply;
+#[cfg(all(test, shuttle))]
+mod schedules;
 mod shape;
+mod shutdown;
 mod step;
 mod subscription;
 mod tool;
@@ -42,9 +51,12 @@ pub use asking::AskError;
 pub use filter::{Filter, From, LoopScope};
 pub use gate::{APPROVE, APPROVE_ALWAYS, DENY, Decision, Policy, Resolution, ToolCall};
 pub use handle::{LoopHandle, LoopSnapshot, RunError, SpawnError, TurnEnd, TurnOutcome};
+pub use hooks::{Denial, HookCall, HookGuard, HookObserver, HookResult, HookWork};
 pub use hub::{Hub, HubOptions, IdleError};
 pub use live::{Live, LiveBody};
 pub use model::{Model, ModelError, ModelEvent, ModelRequest, ModelSender, ModelStream};
 pub use question::Question;
+pub use queue::{Input, InputId, InputOutcome, Submitted};
+pub use shutdown::{ShutdownLimits, ShutdownPhase, ShutdownReport, shutdown_all};
 pub use subscription::{Delivery, StreamEnd, Subscription};
 pub use tool::{Effects, FnTool, Tool, ToolCallContext, ToolError, ToolOutput, ToolSpec};

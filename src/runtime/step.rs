@@ -5,17 +5,20 @@
 use tokio::task::coop::consume_budget;
 use tokio_util::sync::DropGuard;
 
+use super::append::append;
 use super::batch::ToolBatch;
+use super::hooks::{HookResult, Operation};
 use super::reply::Accumulator;
 use super::turn::{StepContext, Stop};
 use super::{ModelEvent, ModelRequest, ModelStream};
 use crate::content::{AssistantMessage, StorableReply, ToolResultMessage, Usage};
-use crate::event::{Body, ErrorKind, TokenDelta};
+use crate::event::{Body, ErrorKind, Kind, TokenDelta};
 use crate::store::{Group, Last, StepDraft, Turn};
 
 /// The model's answer is coming.
 pub(super) struct Streaming<'a> {
     context: &'a StepContext<'a>,
+    hook: Operation,
     stream: ModelStream,
     reply: Accumulator,
     usage: Option<Usage>,
@@ -24,28 +27,45 @@ pub(super) struct Streaming<'a> {
 }
 
 impl<'a> Streaming<'a> {
-    pub(super) fn begin(context: &'a StepContext<'a>) -> Streaming<'a> {
+    /// Asks the model, unless a guard refuses.
+    pub(super) fn begin(context: &'a StepContext<'a>) -> Result<Streaming<'a>, Stop> {
         let cancel = context.cancel.child_token();
         let unwanted = cancel.clone().drop_guard();
+        let messages = context.session.loop_context(context.at.loop_id);
+        let hooks = &context.agent.hooks;
+        let hook = hooks.inference(context.at, &messages);
+        let hook = hook.map_err(|denial| Stop::failed(ErrorKind::Unknown, denial))?;
         let request = ModelRequest {
-            messages: context.session.loop_context(context.at.loop_id),
+            messages,
             tools: context.agent.specs.clone(),
             coordinates: context.at,
             turn_index: context.turn_index,
             step_index: context.step_index,
             cancel,
         };
-        Streaming {
+        Ok(Streaming {
             context,
+            hook,
             stream: context.agent.model.stream(request),
             reply: Accumulator::new(context.agent.limits.reply_bytes),
             usage: None,
             unwanted,
-        }
+        })
     }
 
     /// The whole answer. A cancellation or a failure on the way discards all of it.
     pub(super) async fn materialize(mut self) -> Result<Materialized, Stop> {
+        // Given up if this is dropped or panics.
+        let hook = std::mem::take(&mut self.hook);
+        let answered = self.answer().await;
+        hook.finish_with(|| match &answered {
+            Ok(_) => HookResult::Done,
+            Err(stop) => stop.result(),
+        });
+        answered
+    }
+
+    async fn answer(mut self) -> Result<Materialized, Stop> {
         loop {
             // An answer that is always ready must not keep the actor from its commands.
             consume_budget().await;
@@ -153,10 +173,17 @@ impl CommitCandidate {
         let draft = StepDraft::new(self.message)
             .results(self.results)
             .id(context.at.step);
-        let group = turn
-            .commit_group_async(self.decided, draft, last, self.gated)
-            .await
-            .map_err(Stop::of_commit)?;
+        let mut kinds: Vec<Kind> = self.decided.iter().map(Body::kind).collect();
+        kinds.push(Kind::StepDone);
+        if self.last {
+            kinds.push(Kind::TurnDone);
+        }
+        let commit = turn.commit_group_async(self.decided, draft, last, self.gated);
+        let group = append(&context.agent.hooks, context.at, &kinds, commit, |group| {
+            group.terminal.unwrap_or(group.step)
+        })
+        .await
+        .map_err(Stop::of_commit)?;
         Ok(CommittedStep {
             group,
             last: message,

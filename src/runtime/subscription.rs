@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use futures_core::Stream;
@@ -12,7 +12,9 @@ use super::Filter;
 use super::hub::{At, End, HubCore, HubOptions};
 use crate::event::Event;
 use crate::journal::{Fault, Seq};
+use crate::metrics::{Measure, Meter};
 use crate::store::{Committed, IoThreadGone, Replay, ReplayError, Session, Ticket};
+use crate::sync::{Mutex, MutexGuard};
 
 /// One event as it is delivered.
 #[derive(Debug, Clone, PartialEq)]
@@ -103,13 +105,15 @@ impl Inbox {
     }
 
     /// Takes a live event if it is wanted and there is room; gives whom to wake.
-    pub(super) fn offer(&self, after: Seq, event: &Arc<Event>) -> Option<Waker> {
+    pub(super) fn offer(&self, after: Seq, event: &Arc<Event>, meter: &Meter) -> Option<Waker> {
         if !self.filter.admits(event) {
             return None;
         }
         let mut state = self.lock();
         if state.live.len() >= self.limit {
             state.dropped += 1;
+            let session = event.header.coordinates.session;
+            meter.record(|| Measure::Dropped { session });
             return None;
         }
         state.live.push_back((after, event.clone()));

@@ -6,16 +6,20 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
+use super::append::append;
 use super::contain::{Contained, Panicked};
-use super::step::{Next, Streaming};
+use super::hooks::{HookResult, Hooks};
+use super::queue::Queue;
+use super::step::{CommittedStep, Next, Streaming};
 use super::tool::AnyTool;
 use super::{
     AgentSpec, Hub, Live, LiveBody, Model, Policy, RunError, ToolSpec, TurnEnd, TurnLimits,
     TurnOutcome,
 };
 use crate::content::{AssistantMessage, Usage, UserMessage};
-use crate::event::{ErrorKind, ErrorProjection, Header};
+use crate::event::{ErrorKind, ErrorProjection, Header, Kind};
 use crate::identity::{AgentName, Coordinates, StepId};
 use crate::journal::{Fault, Seq};
 use crate::store::{CommitError, Loop, Refusal, Session, Turn};
@@ -27,7 +31,17 @@ pub(super) struct Agent {
     pub(super) specs: Arc<[ToolSpec]>,
     pub(super) policy: Option<Arc<dyn Policy>>,
     pub(super) limits: TurnLimits,
+    pub(super) hooks: Arc<Hooks>,
     hub: Hub,
+}
+
+/// What a running turn shares with the desk.
+pub(super) struct Running {
+    /// Asks it to stop.
+    pub(super) cancel: CancellationToken,
+    /// Says that it has stopped and that only its terminal is missing.
+    pub(super) ending: CancellationToken,
+    pub(super) queue: Queue,
 }
 
 impl Agent {
@@ -38,6 +52,7 @@ impl Agent {
             specs: spec.specs.into(),
             policy: spec.policy,
             limits: spec.limits,
+            hooks: Arc::new(spec.hooks),
             hub,
         }
     }
@@ -64,6 +79,14 @@ impl Stop {
         Stop::Failed(ErrorProjection::new(kind, why.to_string()))
     }
 
+    pub(super) fn result(&self) -> HookResult {
+        match self {
+            Stop::Cancelled => HookResult::Cancelled,
+            Stop::Failed(error) => failed(&error.message),
+            Stop::Faulted(fault) => failed(fault),
+        }
+    }
+
     /// Why a step has no receipt (P7). The cause was not a cancellation: none is honoured once the
     /// append has been submitted.
     pub(super) fn of_commit(error: CommitError) -> Stop {
@@ -86,6 +109,7 @@ pub(super) struct StepContext<'a> {
     pub(super) turn_index: u64,
     pub(super) step_index: u32,
     pub(super) cancel: &'a CancellationToken,
+    queue: &'a Queue,
 }
 
 impl StepContext<'_> {
@@ -146,22 +170,61 @@ struct Done {
     terminal: Option<Seq>,
 }
 
-/// Runs a turn to its end.
+/// Runs a turn to its end. Its hook begins before the turn does and ends behind its terminal.
 pub(super) async fn run(
     owned: &mut Loop,
     agent: &Agent,
     message: UserMessage,
-    cancel: CancellationToken,
+    running: &Running,
+) -> Result<TurnOutcome, RunError> {
+    let at = Coordinates::session(owned.session().id()).in_loop(owned.id());
+    let hook = agent.hooks.turn(at, &message).map_err(RunError::Denied)?;
+    let span = tracing::info_span!(
+        "turn",
+        turn = tracing::field::Empty,
+        index = tracing::field::Empty
+    );
+    let outcome = run_allowed(owned, agent, message, running, &span)
+        .instrument(span.clone())
+        .await;
+    hook.finish_with(|| match &outcome {
+        Ok(outcome) => match &outcome.end {
+            TurnEnd::Done { .. } => HookResult::Done,
+            TurnEnd::Interrupted => HookResult::Cancelled,
+            TurnEnd::Failed { error } => failed(&error.message),
+            TurnEnd::Faulted(fault) => failed(fault),
+        },
+        Err(error) => failed(error),
+    });
+    outcome
+}
+
+fn failed(why: impl std::fmt::Display) -> HookResult {
+    let error = why.to_string();
+    HookResult::Failed { error }
+}
+
+async fn run_allowed(
+    owned: &mut Loop,
+    agent: &Agent,
+    message: UserMessage,
+    running: &Running,
+    span: &tracing::Span,
 ) -> Result<TurnOutcome, RunError> {
     let session = owned.session().clone();
     let name = owned.name().clone();
     let at = Coordinates::session(session.id()).in_loop(owned.id());
-    let begun = owned.begin_turn_async(message).await;
-    let mut turn = begun.map_err(|error| match Stop::of_commit(error.clone()) {
-        Stop::Faulted(fault) => RunError::Faulted(fault),
-        _ => RunError::NotStarted(error),
-    })?;
+    let begin = owned.begin_turn_async(message);
+    let begun = append(&agent.hooks, at, &[Kind::TurnStarted], begin, Turn::started);
+    let mut turn = begun
+        .await
+        .map_err(|error| match Stop::of_commit(error.clone()) {
+            Stop::Faulted(fault) => RunError::Faulted(fault),
+            _ => RunError::NotStarted(error),
+        })?;
     let (id, index) = (turn.id(), turn.index());
+    span.record("turn", tracing::field::display(id));
+    span.record("index", index);
     let context = StepContext {
         agent,
         session: &session,
@@ -169,20 +232,23 @@ pub(super) async fn run(
         at: at.in_turn(id),
         turn_index: index,
         step_index: 0,
-        cancel: &cancel,
+        cancel: &running.cancel,
+        queue: &running.queue,
     };
+    let at = context.at;
     let mut progress = Progress::default();
     // A panic of the model or the policy leaves the turn in our hands, so that it can be ended.
     let driven = Contained::new(drive(&mut turn, context, &mut progress)).await;
+    running.ending.cancel();
     let (end, terminal) = match driven {
         Ok(Ok(done)) => {
             let message = done.message;
             (TurnEnd::Done { message }, done.terminal)
         }
-        Ok(Err(stop)) => finish(turn, stop).await,
+        Ok(Err(stop)) => finish(turn, &agent.hooks, at, stop).await,
         Err(Panicked(detail)) => {
             let stop = Stop::failed(ErrorKind::TurnPanic, format!("panic: {detail}"));
-            finish(turn, stop).await
+            finish(turn, &agent.hooks, at, stop).await
         }
     };
     Ok(TurnOutcome {
@@ -206,34 +272,87 @@ async fn drive(
         context.go_on()?;
         let step = StepId::try_new().map_err(|error| Stop::failed(ErrorKind::Unknown, error))?;
         context.at = at.in_step(step);
-        let materialized = Streaming::begin(&context).materialize().await?;
-        progress.spend(materialized.usage())?;
-        let candidate = match materialized.next() {
-            Next::Commit(candidate) => candidate,
-            Next::Tools(batch) => {
-                progress.admit(batch.calls(), &context.agent.limits)?;
-                batch.run(&context).await?
-            }
-        };
-        let committed = candidate.commit(turn, &context, progress.usage).await?;
-        progress.steps.push(committed.group.step);
+        let hook = context.agent.hooks.step(context.at, context.step_index);
+        let span = tracing::info_span!("step", step = %step, index = context.step_index);
+        let committed = one_step(turn, &context, progress).instrument(span).await;
+        hook.finish_with(|| match &committed {
+            Ok(_) => HookResult::Done,
+            Err(stop) => stop.result(),
+        });
+        let committed = committed?;
         if let Some(message) = committed.last {
             let terminal = committed.group.terminal;
             return Ok(Done { message, terminal });
         }
+        context.at = at;
+        fold(turn, &context).await?;
         context.step_index = context.step_index.saturating_add(1);
     }
 }
 
+async fn one_step(
+    turn: &mut Turn<'_>,
+    context: &StepContext<'_>,
+    progress: &mut Progress,
+) -> Result<CommittedStep, Stop> {
+    let materialized = Streaming::begin(context)?.materialize().await?;
+    progress.spend(materialized.usage())?;
+    let candidate = match materialized.next() {
+        Next::Commit(candidate) => candidate,
+        Next::Tools(batch) => {
+            progress.admit(batch.calls(), &context.agent.limits)?;
+            batch.run(context).await?
+        }
+    };
+    let committed = candidate.commit(turn, context, progress.usage).await?;
+    progress.steps.push(committed.group.step);
+    Ok(committed)
+}
+
+/// Takes what waits and may into the turn, durably, before the model is asked again. If that fails
+/// it waits again, and the end of the turn decides about it.
+async fn fold(turn: &mut Turn<'_>, context: &StepContext<'_>) -> Result<(), Stop> {
+    context.go_on()?;
+    let messages = context.queue.drain();
+    if messages.is_empty() {
+        return Ok(());
+    }
+    let kinds = vec![Kind::TurnFoldedInto; messages.len()];
+    let id = turn.id();
+    let folded = append(
+        &context.agent.hooks,
+        context.at,
+        &kinds,
+        turn.fold_async(messages),
+        |seqs| seqs.last().copied().unwrap_or_default(),
+    );
+    let seqs = folded.await.map_err(Stop::of_commit)?;
+    context.queue.folded(id, &seqs);
+    Ok(())
+}
+
 /// Ends a turn that was stopped. If its terminal cannot be made durable it ends in memory, and the
 /// terminal goes with the loop's next batch.
-async fn finish(turn: Turn<'_>, stop: Stop) -> (TurnEnd, Option<Seq>) {
+async fn finish(
+    turn: Turn<'_>,
+    hooks: &Arc<Hooks>,
+    at: Coordinates,
+    stop: Stop,
+) -> (TurnEnd, Option<Seq>) {
     let (end, written) = match stop {
         // No outcome can be written behind an unknown one: reopening decides.
         Stop::Faulted(fault) => return (TurnEnd::Faulted(fault), None),
-        Stop::Cancelled => (TurnEnd::Interrupted, turn.interrupt_async().await),
+        Stop::Cancelled => {
+            let kinds = [Kind::TurnInterrupted];
+            let written = append(hooks, at, &kinds, turn.interrupt_async(), |seq| *seq);
+            (TurnEnd::Interrupted, written.await)
+        }
         Stop::Failed(error) => {
-            let written = turn.fail_async(error.clone()).await;
+            let kinds = [Kind::TurnFailed];
+            let written = append(hooks, at, &kinds, turn.fail_async(error.clone()), |seq| {
+                *seq
+            });
+            let written = written.await;
             (TurnEnd::Failed { error }, written)
         }
     };

@@ -3,7 +3,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, PoisonError, Weak};
 
 use super::committed::{Committed, Outcome};
 use super::draft::Draft;
@@ -18,6 +18,8 @@ use crate::event::{
 };
 use crate::identity::{Coordinates, LoopId, SessionId, StepId};
 use crate::journal::{AppendError, CloseError, Fault, Lsn, NotCommitted, ReadError, Workers};
+use crate::metrics::{Measure, Meter};
+use crate::sync::{Mutex, MutexGuard};
 
 /// What is told of a session's commits, in their order: the hub is one.
 ///
@@ -45,6 +47,7 @@ pub(super) struct SessionCore {
     pub(super) factory: Factory,
     pub(super) io: Arc<IoThread>,
     pub(super) workers: Workers,
+    pub(super) meter: Meter,
     /// Orders the commits. Held for moments only, never while the disk works.
     pub(super) boundary: Mutex<Boundary>,
     /// The first fault, to be read without waiting for a commit.
@@ -60,6 +63,8 @@ pub(super) struct SessionCore {
 /// The order of commits, and who is told of them.
 #[derive(Default)]
 pub(super) struct Boundary {
+    session: SessionId,
+    meter: Meter,
     pub(super) fault: Option<Fault>,
     pub(super) latched: Arc<OnceLock<Fault>>,
     pub(super) closed: bool,
@@ -99,6 +104,7 @@ impl SessionCore {
         factory: Factory,
         io: Arc<IoThread>,
         workers: Workers,
+        meter: Meter,
         state: Arc<Mutex<SessionState>>,
         recovered: Vec<Committed>,
     ) -> SessionCore {
@@ -111,8 +117,11 @@ impl SessionCore {
             factory,
             io,
             workers,
+            meter: meter.clone(),
             latched: latched.clone(),
             boundary: Mutex::new(Boundary {
+                session: id,
+                meter,
                 recovered,
                 latched,
                 ..Boundary::default()
@@ -132,6 +141,8 @@ impl SessionCore {
     /// publication, answer. Nothing behind the append happens unless it said that the batch is
     /// durable (P2), and the batch is atomic (P3).
     pub(super) fn commit(self: &Arc<Self>, drafts: Vec<Draft>) -> CommitResult {
+        let events = drafts.len();
+        let _span = tracing::debug_span!("commit", session = %self.id, events).entered();
         let batch = self.encode(drafts)?;
         self.wait(self.request(batch, true))
     }
@@ -369,6 +380,8 @@ impl Boundary {
             return;
         }
         self.fault = Some(fault.clone());
+        let session = self.session;
+        self.meter.record(|| Measure::Fault { session });
         // For those that ask while a commit runs: an observer, or another thread.
         let _ = self.latched.set(fault.clone());
         for observer in self.observers.drain(..) {

@@ -2,7 +2,7 @@
 //! segment (`docs/format.md` section 4), so that a later opening need not read what lies before it.
 //! `Store::verify` holds it against the fold.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +12,7 @@ use super::{GateAnswer, PendingGate, UnknownEffect};
 use crate::event::{Gate, GateResolved};
 use crate::identity::{LoopId, StepId, ToolExecutionId, TurnId};
 use crate::journal::{Carry, Lsn};
+use crate::sync::Mutex;
 
 const VERSION: u32 = 1;
 

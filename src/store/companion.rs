@@ -5,11 +5,17 @@ use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
 use super::Session;
+use crate::metrics::Meter;
 
 #[derive(Default)]
 pub(super) struct Companion(OnceLock<Arc<dyn Any + Send + Sync>>);
 
 impl Session {
+    /// Where the measurements of its store go.
+    pub(crate) fn meter(&self) -> &Meter {
+        &self.core.meter
+    }
+
     /// The session's companion, made by the first that asks. It must not hold the session, which
     /// holds it. `None` if it is of another type.
     pub(crate) fn companion<T: Any + Send + Sync>(

@@ -7,7 +7,7 @@
 //! the log: history, publication, answer (P2).
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use super::boundary::{Boundary, CommitResult, SessionCore, lock};
 use super::committed::{Committed, Outcome};
@@ -18,6 +18,8 @@ use super::{CommitError, Refusal};
 use crate::event::{Event, Key};
 use crate::identity::LoopId;
 use crate::journal::{AppendError, NotCommitted, Placed, Receipt, Seq, Sink};
+use crate::metrics::Measure;
+use crate::sync::MutexGuard;
 
 /// An event with its bytes.
 pub(super) struct Encoded {
@@ -151,6 +153,7 @@ impl SessionCore {
             let (known, prepared) = match prepared {
                 Ok(prepared) => prepared,
                 Err(refusal) => {
+                    self.meter.record(|| Measure::Refused { session: self.id });
                     promise.fulfil(Err(refusal.into()));
                     continue;
                 }
@@ -210,6 +213,7 @@ impl SessionCore {
 
     /// Step 3 failed: nothing is published and history is unchanged.
     fn not_committed(&self, boundary: &mut Boundary, reason: NotCommitted) -> CommitError {
+        self.meter.record(|| Measure::Refused { session: self.id });
         // A journal can fault at a moment when this batch was certainly not written.
         if let Some(fault) = self.log.fault() {
             boundary.latch(&fault);
@@ -242,6 +246,11 @@ impl SessionCore {
             })
             .collect();
         drop(state);
+        self.meter.record(|| Measure::Commit {
+            session: self.id,
+            records: committed.len(),
+            bytes: committed.iter().map(Committed::encoded_len).sum(),
+        });
         boundary.publish(&committed);
         let mut fresh = committed.into_iter().map(Outcome::Committed);
         let outcomes = flown.known.into_iter().filter_map(|known| match known {

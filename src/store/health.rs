@@ -1,6 +1,6 @@
 //! How the sessions of a store are, at a glance.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use super::boundary::SessionCore;
@@ -8,6 +8,7 @@ use super::session::Session;
 use super::{Mode, Store};
 use crate::identity::SessionId;
 use crate::journal::{Fault, NotCommitted, ReadError};
+use crate::sync::Mutex;
 
 /// How the sessions are that this store has open for writing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

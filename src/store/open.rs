@@ -2,7 +2,7 @@
 //! with the fence.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use super::boundary::{SessionCore, lock};
 use super::carry::LiveState;
@@ -22,6 +22,7 @@ use crate::journal::{
     Damage, Entry, FrameKind, Journal, JournalView, Lsn, NewRecord, Owner, ReadError,
     RecoveryReport, Seq, Watch,
 };
+use crate::sync::Mutex;
 use crate::vfs::Vfs;
 
 /// What opening a session found and did.
@@ -413,6 +414,7 @@ fn assemble(
         place.options.factory.clone(),
         place.io.clone(),
         place.options.workers.clone(),
+        place.options.journal.meter.clone(),
         state,
         recovered,
     );

@@ -2,6 +2,7 @@
 
 use crate::event::{Factory, Limits};
 use crate::journal::{JournalOptions, Workers};
+use crate::metrics::{Meter, Metrics};
 
 /// How a store lays out its sessions. Chosen when it is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -40,5 +41,14 @@ impl Default for StoreOptions {
             factory: Factory::default(),
             workers: Workers::default(),
         }
+    }
+}
+
+impl StoreOptions {
+    /// With a collector of counters and times ([`JournalOptions::meter`]).
+    #[must_use]
+    pub fn metrics(mut self, metrics: impl Metrics + 'static) -> StoreOptions {
+        self.journal.meter = Meter::new(metrics);
+        self
     }
 }

@@ -1,11 +1,12 @@
 //! Waking those who follow a journal in its own process.
 
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Instant;
 
 use super::FollowError;
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// Rung by the holder of the commit token when a group counts, and ended by it when nothing can
 /// count any more.

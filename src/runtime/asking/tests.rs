@@ -55,7 +55,13 @@ async fn cut_at(polls: usize, cut: Cut, answered: bool, settle: bool) -> bool {
     let turn = main.begin_turn(UserMessage::text("go")).unwrap();
     let at = at.in_turn(turn.id()).in_step(StepId::new());
     let cancel = CancellationToken::new();
-    let gates = StepGates::new(hub.clone(), AgentName::from("main"), at, cancel.clone());
+    let gates = StepGates::new(
+        hub.clone(),
+        Arc::default(),
+        AgentName::from("main"),
+        at,
+        cancel.clone(),
+    );
     let soon = Duration::from_millis(3);
     let question = match answered {
         true => Question::permission("may I?").without_timeout(),

@@ -3,9 +3,9 @@
 
 use super::super::{CommitError, Refusal, StepDraft};
 use super::{Turn, last_batch, outcome};
-use crate::content::Usage;
+use crate::content::{Usage, UserMessage};
 use crate::event::{Body, ErrorProjection, InterruptReason, StepDone, TurnDone, TurnFailed};
-use crate::event::{EventBody, TurnInterrupted};
+use crate::event::{EventBody, TurnFoldedInto, TurnInterrupted};
 use crate::journal::Seq;
 
 /// Whether a step ends its turn, and what the turn cost then.
@@ -69,6 +69,27 @@ impl Turn<'_> {
             step: outcome::<StepDone>(&outcomes).ok_or(Refusal::Empty)?.seq(),
             terminal: outcome::<TurnDone>(&outcomes).map(|done| done.seq()),
         })
+    }
+
+    /// Takes messages into the turn that were said while it ran; gives their places.
+    ///
+    /// # Errors
+    /// As for [`Session::commit`](super::Session::commit).
+    pub(crate) async fn fold_async(
+        &mut self,
+        messages: Vec<UserMessage>,
+    ) -> Result<Vec<Seq>, CommitError> {
+        let turn_index = self.index;
+        let drafts = messages.into_iter().map(|message| {
+            let folded = TurnFoldedInto {
+                turn_index,
+                message,
+            };
+            self.owner.draft(self.id, folded)
+        });
+        let drafts = drafts.collect();
+        let outcomes = self.owner.session.submit(drafts).await??;
+        Ok(outcomes.iter().map(super::Outcome::seq).collect())
     }
 
     /// The async twin of [`Turn::fail`]; gives the terminal's place.
