@@ -1,6 +1,7 @@
 //! The arguments of the command line.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
@@ -25,6 +26,16 @@ pub(crate) enum Command {
     Verify(VerifyArgs),
     /// Copy what is intact of a session to a new store, and say what is lost.
     Repair(RepairArgs),
+    /// Write the events of a session, one JSON object a line.
+    Export(ExportArgs),
+    /// Make a session of lines that an export wrote, or of another engine's events.
+    Import(ImportArgs),
+    /// Copy a store that may be in use to a new one.
+    Backup(BackupArgs),
+    /// Delete a session for good.
+    Delete(DeleteArgs),
+    /// Delete the sessions that are old or too many.
+    Prune(PruneArgs),
     /// Show what stands in a file of a journal, also a damaged one.
     Inspect(InspectArgs),
     /// Print every record of a session's log, one JSON object each.
@@ -94,6 +105,99 @@ pub(crate) struct RepairArgs {
     /// One JSON object.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Of `export`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ExportArgs {
+    /// The store's directory; it is only read.
+    pub(crate) dir: PathBuf,
+    /// The session's id, or the beginning of it.
+    pub(crate) session: String,
+    /// A new file for the lines; they go to stdout otherwise. It gets its name when all are in it.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+    /// What was written, as one JSON object; needs --out, since the lines are on stdout otherwise.
+    #[arg(long, requires = "out")]
+    pub(crate) json: bool,
+}
+
+/// Of `import`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ImportArgs {
+    /// The lines; '-' reads them from stdin.
+    pub(crate) file: PathBuf,
+    /// The store's directory; it is made if it is absent.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) store: PathBuf,
+    /// Give the session a new id.
+    #[arg(long)]
+    pub(crate) new_id: bool,
+    /// One JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Of `backup`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct BackupArgs {
+    /// The store's directory; it is only read.
+    pub(crate) dir: PathBuf,
+    /// A new or empty directory for the backup.
+    pub(crate) to: PathBuf,
+    /// One JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Of `delete`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DeleteArgs {
+    /// The store's directory.
+    pub(crate) dir: PathBuf,
+    /// The session's whole id: a beginning of it is not enough.
+    pub(crate) session: String,
+    /// Do it: nothing brings the session back.
+    #[arg(long)]
+    pub(crate) yes: bool,
+    /// One JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Of `prune`.
+#[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("limit").required(true).multiple(true).args(["older_than", "keep_last", "max_bytes"]))]
+pub(crate) struct PruneArgs {
+    /// The store's directory.
+    pub(crate) dir: PathBuf,
+    /// Delete sessions whose last event is older: 30d, 12h, 90m or 45s.
+    #[arg(long, value_name = "AGE", value_parser = duration)]
+    pub(crate) older_than: Option<Duration>,
+    /// Keep so many sessions, those that were active last, whatever the other limits say; without
+    /// them, delete all others.
+    #[arg(long, value_name = "N")]
+    pub(crate) keep_last: Option<usize>,
+    /// Delete those that were active the longest ago until the others have at most so many bytes.
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) max_bytes: Option<u64>,
+    /// Only say what would be deleted.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// One JSON object per line.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A number with the letter of its unit.
+fn duration(given: &str) -> Result<Duration, String> {
+    let unit = [("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)];
+    let read = unit.into_iter().find_map(|(letter, secs)| {
+        let number: u64 = given.strip_suffix(letter)?.parse().ok()?;
+        number.checked_mul(secs)
+    });
+    read.map(Duration::from_secs)
+        .ok_or_else(|| "give a number and d, h, m or s, such as 30d".to_owned())
 }
 
 /// Of `inspect`.

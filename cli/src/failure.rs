@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use stepwell::identity::SessionId;
 use stepwell::journal::{InspectError, OpenError};
-use stepwell::store::{RepairError, SessionError, StoreError};
+use stepwell::store::{
+    BackupError, ExportError, ImportError, RepairError, SessionError, StoreError,
+};
 
 use crate::bench::BenchError;
 use crate::demo::{ChildError, DemoError};
@@ -25,6 +27,29 @@ pub(crate) enum Failure {
     /// A session could not be repaired.
     #[error("{0}")]
     Repair(#[from] RepairError),
+    /// A session could not be exported to its end.
+    #[error("{0}; what is intact: 'stepwell repair'")]
+    Export(#[from] ExportError),
+    /// A session could not be imported.
+    #[error("{0}; nothing was imported")]
+    Import(#[from] ImportError),
+    /// A store could not be backed up.
+    #[error(transparent)]
+    Backup(#[from] BackupError),
+    /// A file could not be opened or written.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// What is asked for cannot be undone, and was not confirmed.
+    #[error("{0} would be deleted for good; take --yes to do it")]
+    NotConfirmed(SessionId),
+    /// A beginning of an id is not enough here.
+    #[error("'{0}' is not a whole session id; deleting takes the whole of it")]
+    NotWhole(String),
     /// A file could not be looked into.
     #[error("{0}{advice}", advice = inspect_advice(.0))]
     Inspect(#[from] InspectError),

@@ -5,11 +5,15 @@
 //! on stderr that says what to do.
 
 mod args;
+mod backup;
 mod bench;
+mod delete;
 mod demo;
 mod dump;
+mod export;
 mod failure;
 mod history;
+mod import;
 mod inspect;
 mod output;
 mod repair;
@@ -67,6 +71,11 @@ fn run(command: Command, out: &mut Output) -> Result<Verdict, Failure> {
         Command::History(args) => history::run(&args, out),
         Command::Verify(args) => verify::run(&args, out),
         Command::Repair(args) => repair::run(&args, out),
+        Command::Export(args) => export::run(&args, out),
+        Command::Import(args) => import::run(&args, out),
+        Command::Backup(args) => backup::run(&args, out),
+        Command::Delete(args) => delete::run(&args, out),
+        Command::Prune(args) => delete::prune(&args, out),
         Command::Inspect(args) => inspect::run(&args, out),
         Command::Dump(args) => dump::run(&args, out),
         Command::Demo(args) => demo::run(&args, out),

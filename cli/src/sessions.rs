@@ -1,7 +1,10 @@
 //! `stepwell sessions`: what is in a store. A damaged session is marked and hides no other.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use stepwell::Store;
+use stepwell::content::RawJson;
 use stepwell::identity::{SessionId, Timestamp};
 use stepwell::store::{SessionEntry, SessionStatus};
 
@@ -17,6 +20,8 @@ const TITLE_WIDTH: usize = 40;
 struct Line<'a> {
     session: SessionId,
     title: Option<&'a str>,
+    labels: Option<&'a BTreeMap<String, String>>,
+    host: Option<&'a RawJson>,
     status: &'static str,
     last_seq: Option<u64>,
     created: Option<Timestamp>,
@@ -30,7 +35,9 @@ impl<'a> Line<'a> {
         match &entry.state {
             Ok(listed) => Line {
                 session: entry.id,
-                title: listed.title.as_deref(),
+                title: listed.metadata.title.as_deref(),
+                labels: Some(&listed.metadata.labels).filter(|labels| !labels.is_empty()),
+                host: listed.metadata.host.as_ref(),
                 status: match listed.damage {
                     Some(_) => "damaged",
                     None => word(listed.status),
@@ -46,6 +53,8 @@ impl<'a> Line<'a> {
             Err(error) => Line {
                 session: entry.id,
                 title: None,
+                labels: None,
+                host: None,
                 status: "unreadable",
                 last_seq: None,
                 created: None,

@@ -101,7 +101,7 @@ impl Slot {
         match (self, key) {
             (Self::Opaque, _) => Self::Opaque,
             (Self::Event, "message" | "messages" | "summary") => Self::Message,
-            (Self::Event, "data" | "answer" | "spec") => Self::Opaque,
+            (Self::Event, "data" | "answer" | "spec" | "host") => Self::Opaque,
             (Self::Event, "gate") => Self::Gate,
             (Self::Event, "audit") => Self::Audit,
             (Self::Message, "blocks") | (Self::Block, "content") => Self::Block,

@@ -9,10 +9,10 @@ use super::{
     CancelReason, ContextCompacted, DecodeError, EncodeError, Event, Field, Forked, GateOpened,
     GateResolved, Header, HostEvent, InputCancelled, InputQueued, InvalidEvent, Kind,
     LimitExceeded, Limits, LoopIdle, LoopStarted, PermissionDecided, PermissionRequested,
-    RestoreDone, RestoreErrored, RestoreStarted, Rewound, Rule, SessionActive, SessionIdle,
-    SessionStarted, SessionStopped, StepDone, TokenDelta, ToolCallCompleted, ToolCallStarted,
-    ToolIntent, ToolIntentSettled, TurnDone, TurnFailed, TurnFoldedInto, TurnInterrupted,
-    TurnRejected, TurnStarted, UserInputRequested, kind, limits, validate,
+    RestoreDone, RestoreErrored, RestoreStarted, Rewound, Rule, SessionActive, SessionChanged,
+    SessionIdle, SessionStarted, SessionStopped, StepDone, TokenDelta, ToolCallCompleted,
+    ToolCallStarted, ToolIntent, ToolIntentSettled, TurnDone, TurnFailed, TurnFoldedInto,
+    TurnInterrupted, TurnRejected, TurnStarted, UserInputRequested, kind, limits, validate,
 };
 use crate::content::scan::{self, Facts};
 use crate::content::{ContentError, Message, MessageFields, Usage};
@@ -51,7 +51,7 @@ macro_rules! plain {
 
 plain! {
     SessionStarted SessionActive SessionIdle SessionStopped RestoreStarted RestoreDone RestoreErrored
-    Forked LoopStarted LoopIdle Rewound TurnFailed TurnInterrupted TurnRejected PermissionRequested
+    Forked SessionChanged LoopStarted LoopIdle Rewound TurnFailed TurnInterrupted TurnRejected PermissionRequested
     PermissionDecided UserInputRequested GateOpened GateResolved ToolIntent ToolIntentSettled HostEvent
 }
 

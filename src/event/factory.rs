@@ -99,6 +99,11 @@ impl Factory {
         Ok(Event { header, body })
     }
 
+    /// The time of its clock.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
     fn header(&self, mut header: Header, kind: Kind) -> Result<Header, MintError> {
         if kind.class().is_enduring() {
             if header.event_id.is_nil() {

@@ -51,8 +51,18 @@ pub enum Profile {
     Host,
 }
 
+/// The `type` of a kind on the wire: its name, unless the table gives another.
+macro_rules! wire_name {
+    ($name:ident) => {
+        stringify!($name)
+    };
+    ($name:ident, $wire:literal) => {
+        $wire
+    };
+}
+
 macro_rules! kinds {
-    ($($(#[$doc:meta])* $name:ident = $code:literal, $class:ident, $scope:ident, $profile:ident;)+) => {
+    ($($(#[$doc:meta])* $name:ident = $code:literal, $class:ident, $scope:ident, $profile:ident $(, $wire:literal)?;)+) => {
         /// The kind of an event. Its code is stored in records and never reused.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
@@ -81,14 +91,14 @@ macro_rules! kinds {
             /// The name, which is also the `type` of the wire form.
             #[must_use]
             pub const fn name(self) -> &'static str {
-                match self {$(Self::$name => stringify!($name),)+}
+                match self {$(Self::$name => wire_name!($name $(, $wire)?),)+}
             }
 
             /// The kind with this name, if this version knows it. Case counts.
             #[must_use]
             pub fn from_name(name: &str) -> Option<Self> {
                 match name {
-                    $(stringify!($name) => Some(Self::$name),)+
+                    $(wire_name!($name $(, $wire)?) => Some(Self::$name),)+
                     _ => None,
                 }
             }
@@ -184,6 +194,8 @@ kinds! {
     RestoreErrored = 7, Enduring, Session, Session;
     /// The session was forked from another.
     Forked = 8, Enduring, Session, Session;
+    /// The title, the labels or the host's data of a session changed.
+    SessionChanged = 9, Enduring, Session, Session, "session_changed";
     /// A loop begins.
     LoopStarted = 16, Enduring, Loop, Loop;
     /// A loop has no work (derived and live; imported, never appended).

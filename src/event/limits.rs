@@ -4,7 +4,7 @@ use std::fmt;
 
 use thiserror::Error;
 
-use super::{Body, StepDone};
+use super::{Body, SessionChanged, StepDone};
 use crate::content::scan::MAX_STRUCTURE_DEPTH;
 use crate::content::{Block, Message};
 
@@ -51,6 +51,8 @@ pub enum LimitKind {
     Messages,
     /// Nesting of blocks in blocks.
     Depth,
+    /// Bytes of what a change says of a session.
+    Metadata,
 }
 
 impl fmt::Display for LimitKind {
@@ -61,6 +63,7 @@ impl fmt::Display for LimitKind {
             Self::BlockBytes => "bytes of a block",
             Self::Messages => "messages of a step",
             Self::Depth => "nesting of JSON",
+            Self::Metadata => "bytes of title, labels and data of a session",
         })
     }
 }
@@ -146,6 +149,14 @@ pub(super) fn check(body: &Body, limits: &Limits) -> Result<(), LimitExceeded> {
             .as_ref()
             .map_or(Ok(()), |message| check_blocks(&message.blocks, limits)),
         Body::ContextCompacted(compacted) => check_blocks(&compacted.summary.blocks, limits),
+        Body::SessionChanged(changed) => match changed.bytes() {
+            got if got > SessionChanged::MAX_BYTES as usize => Err(LimitExceeded::new(
+                LimitKind::Metadata,
+                got,
+                SessionChanged::MAX_BYTES,
+            )),
+            _ => Ok(()),
+        },
         _ => Ok(()),
     }
 }

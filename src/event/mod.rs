@@ -38,7 +38,7 @@ pub use record::{
 };
 pub use session::{
     Forked, HostEvent, LoopIdle, LoopStarted, RestoreDone, RestoreErrored, RestoreStarted, Rewound,
-    SessionActive, SessionIdle, SessionStarted, SessionStopped,
+    SessionActive, SessionChanged, SessionIdle, SessionStarted, SessionStopped,
 };
 pub use turn::{
     CancelReason, Chunk, ContextCompacted, ErrorKind, ErrorProjection, InputCancelled, InputQueued,
@@ -46,6 +46,7 @@ pub use turn::{
     TurnInterrupted, TurnRejected, TurnStarted,
 };
 pub use validate::{check_pairing, validate};
+pub(crate) use wire::{from_line, max_line, to_line};
 pub use wire::{from_wire, to_wire};
 
 use crate::identity::{AgentName, Cause, Coordinates, EventId, LoopId, Timestamp, Visibility};

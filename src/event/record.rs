@@ -320,12 +320,12 @@ pub fn decode_record(
     })
 }
 
-/// What a reader that does not know it may skip: a host's event that says so, and intents, which
-/// change no history.
+/// What a reader that does not know it may skip: a host's event that says so, intents and what is
+/// said of a session, which change no history.
 fn is_optional(body: &Body) -> bool {
     match body {
         Body::HostEvent(host) => host.optional,
-        Body::ToolIntent(_) | Body::ToolIntentSettled(_) => true,
+        Body::ToolIntent(_) | Body::ToolIntentSettled(_) | Body::SessionChanged(_) => true,
         _ => false,
     }
 }

@@ -114,6 +114,38 @@ pub struct Rewound {
     pub reason: String,
 }
 
+/// What a host says of a session changed. What is absent stays as it was.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SessionChanged {
+    /// The new title; empty: none any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// Labels that are set, or (`null`) removed; the others stay. Keys that differ only in case are
+    /// refused when the event is encoded.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, Option<String>>,
+    /// What takes the place of the host's own data; opaque, kept byte for byte. `null`: none any
+    /// more.
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub host: Option<RawJson>,
+}
+
+impl SessionChanged {
+    /// Bytes of title, labels and data of one change at most, and of what a session has of them in
+    /// all: 64 KiB.
+    pub const MAX_BYTES: u32 = 64 * 1024;
+
+    /// Bytes of title, labels and data.
+    pub(crate) fn bytes(&self) -> usize {
+        let labels = self.labels.iter();
+        let labels = labels.map(|(key, value)| key.len() + value.as_ref().map_or(0, String::len));
+        self.title.as_ref().map_or(0, String::len)
+            + labels.sum::<usize>()
+            + self.host.as_ref().map_or(0, |host| host.get().len())
+    }
+}
+
 /// An event of the host, bound to a session, a loop, a turn or a step by its coordinates.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HostEvent {

@@ -282,6 +282,21 @@ impl JournalView {
         Ok(carries)
     }
 
+    /// The last carry record of the segments before an Lsn, with the last Lsn that it speaks of.
+    pub(crate) fn last_carry(&self, before: Lsn) -> Result<Option<(Lsn, Vec<u8>)>, DiskError> {
+        for span in self.spans.iter().rev().filter(|span| span.last < before) {
+            let end = End {
+                offset: span.end,
+                last: span.last,
+            };
+            let footer = footer::load(&self.directory, &span.entry, end, span.base)?;
+            if let Some(footer) = footer.filter(|footer| !footer.carry.is_empty()) {
+                return Ok(Some((footer.last, footer.carry)));
+            }
+        }
+        Ok(None)
+    }
+
     /// Reads the record at a position; `None` if none stands there.
     ///
     /// # Errors

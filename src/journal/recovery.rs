@@ -87,7 +87,7 @@ fn settle_watched(
         _ => OpenError::Disk(error),
     })?;
     let directory = directory.watched(watch.clone());
-    let lock = take_lock(&directory)?;
+    let lock = lock(&directory)?;
     for _ in 0..ATTEMPTS {
         match own(&directory, owner, intent, options)? {
             Some(ownership) => return act(directory, lock, ownership, options),
@@ -98,7 +98,13 @@ fn settle_watched(
     Err(overtaken(&directory))
 }
 
-fn take_lock(directory: &Directory) -> Result<Box<dyn Lock>, OpenError> {
+/// Takes the lock of a journal, whatever its files say.
+pub(crate) fn take_lock(vfs: &Arc<dyn Vfs>, path: &Path) -> Result<Box<dyn Lock>, OpenError> {
+    let directory = Directory::open_to_read(vfs.clone(), path).map_err(disk)?;
+    lock(&directory).map_err(OpenError::of_handles)
+}
+
+fn lock(directory: &Directory) -> Result<Box<dyn Lock>, OpenError> {
     let path = directory.file_path(names::LOCK);
     let lock = super::directory::uninterrupted(|| directory.vfs().try_lock(&path))
         .map_err(|error| disk(DiskError::new(Operation::Lock, &path, &error)))?;

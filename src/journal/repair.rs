@@ -1,4 +1,4 @@
-//! Repair: what is intact of a journal goes to a new one, under a new log id, with the same Lsns and
+//! Repair and backup: what is intact of a journal goes to a new one, under a new log id, with the same Lsns and
 //! Seqs; what cannot be read is named by `Lost` frames (`docs/guarantees.md` 6). The old journal is
 //! only read.
 //!
@@ -92,6 +92,15 @@ impl RepairReport {
     }
 }
 
+/// How much of a journal is copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// All that is intact.
+    Intact,
+    /// What is proven to have been acknowledged; the others are counted.
+    Proven,
+}
+
 /// Why a journal was not copied.
 #[derive(Debug)]
 pub(crate) enum CopyError {
@@ -128,6 +137,8 @@ pub(crate) struct Repair {
     bytes: u64,
     last: Lsn,
     max_payload: u32,
+    /// Above this nothing is copied.
+    until: Option<Lsn>,
 }
 
 impl Repair {
@@ -137,6 +148,7 @@ impl Repair {
         path: &Path,
         session: SessionId,
         options: &JournalOptions,
+        extent: Extent,
         watch: &Watch,
     ) -> Result<Repair, CopyError> {
         let lenient = Lenient::new(vfs);
@@ -170,6 +182,7 @@ impl Repair {
             torn: view.report().cut.clone(),
         };
         let mut repair = Repair {
+            until: (extent == Extent::Proven).then_some(view.report().watermark),
             epoch: view.report().epoch.max(1),
             view,
             lenient,
@@ -193,7 +206,10 @@ impl Repair {
     }
 
     fn first_pass(&mut self) -> Result<(), ReadError> {
-        let mut claimed = self.view.report().watermark.max(self.view.report().last);
+        let mut claimed = self.view.report().watermark;
+        if self.until.is_none() {
+            claimed = claimed.max(self.view.report().last);
+        }
         if let Some(Damage::Acknowledged { last, .. }) = self.view.damage() {
             claimed = claimed.max(*last);
         }
@@ -205,6 +221,7 @@ impl Repair {
         while let Some(read) = reader.read_next() {
             let entry = match read {
                 Ok(entry) => entry,
+                Err(ReadError::Gap { first, .. }) if self.is_above(first) => continue,
                 Err(ReadError::Gap { first, last, kind }) => {
                     self.gap_before(first, &mut gaps, &mut batch);
                     if first > self.last {
@@ -222,6 +239,10 @@ impl Repair {
                 Err(error) => return Err(error),
             };
             if entry.lsn <= self.last {
+                continue;
+            }
+            if self.is_above(entry.lsn) {
+                self.report.unproven += u64::from(entry.kind == FrameKind::Record);
                 continue;
             }
             self.gap_before(entry.lsn, &mut gaps, &mut batch);
@@ -245,6 +266,10 @@ impl Repair {
         self.end_batch(&mut batch);
         self.close_gaps(&mut gaps, None);
         Ok(())
+    }
+
+    fn is_above(&self, lsn: Lsn) -> bool {
+        self.until.is_some_and(|until| lsn > until)
     }
 
     /// Notes what is missing between the last frame and this Lsn.
@@ -377,6 +402,7 @@ impl Copying<'_> {
         let mut reader = self.repair.view.read(Lsn::ZERO);
         while let Some(read) = reader.read_next() {
             match read {
+                Ok(entry) if self.repair.is_above(entry.lsn) => {}
                 Ok(entry) if entry.lsn > self.last => {
                     self.gaps_before(entry.lsn)?;
                     self.record(&entry)?;

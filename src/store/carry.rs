@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::lock;
+use super::metadata::Metadata;
 use super::state::SessionState;
 use super::{GateAnswer, PendingGate, UnknownEffect};
 use crate::event::{Gate, GateResolved};
@@ -31,6 +32,9 @@ pub(super) struct CarryRecord {
     answers: Vec<CarriedAnswer>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     intents: Vec<CarriedIntent>,
+    /// Only once something was changed; `title` is the first one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    metadata: Option<Metadata>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -121,12 +125,20 @@ impl CarryRecord {
             seq: state.last.get(),
             steps: state.steps,
             stopped: state.stopped,
-            title: state.title.clone(),
+            title: state.first_title.clone(),
             loops: loops.collect(),
             gates: pending.gates.all().map(CarriedGate::of).collect(),
             answers: pending.answers.all().map(CarriedAnswer::of).collect(),
             intents: pending.effects.all().map(CarriedIntent::of).collect(),
+            metadata: state.changed.then(|| state.metadata.clone()),
         }
+    }
+
+    /// What the bytes of a footer say of the session, if they say anything. `None` inside: nothing
+    /// was changed up to there.
+    pub(super) fn metadata(bytes: &[u8]) -> Option<Option<Metadata>> {
+        let carried: CarryRecord = serde_json::from_slice(bytes).ok()?;
+        (carried.version == VERSION).then_some(carried.metadata)
     }
 
     /// Whether the bytes of a footer say the same. `None` if they do not say anything that this

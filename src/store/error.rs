@@ -37,6 +37,16 @@ pub enum OrderError {
     /// The session was stopped.
     #[error("the session was stopped")]
     Stopped,
+    /// Title, labels and data of the session would be more than it may have.
+    #[error(
+        "title, labels and data of a session have at most {max} bytes, these have {got}; keep the rest elsewhere and its name here"
+    )]
+    TooMuchMetadata {
+        /// Bytes that they would have.
+        got: usize,
+        /// Bytes that they may have.
+        max: usize,
+    },
 }
 
 /// Why a commit did not happen, for certain (P7). Nothing was published and history is unchanged;
@@ -162,6 +172,9 @@ pub enum SessionError {
     /// The session exists already.
     #[error("the session {0} exists already")]
     AlreadyExists(SessionId),
+    /// The session was deleted, and its id is not used again.
+    #[error("the session {0} was deleted, and its id is not used again; use another id")]
+    Deleted(SessionId),
     /// Its journal could not be opened.
     #[error(transparent)]
     Journal(#[from] OpenError),
@@ -189,6 +202,12 @@ pub enum StoreError {
     /// There is nothing at this place, and it was not to be created.
     #[error("there is no store at {}", path.display())]
     NotFound {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A backup that was cut off: it is not complete, and no store.
+    #[error("{} holds a backup that was cut off; remove it and back up again", path.display())]
+    UnfinishedBackup {
         /// The directory.
         path: PathBuf,
     },

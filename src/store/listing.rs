@@ -1,4 +1,5 @@
-//! Listing and verifying sessions. Nothing here takes a lock or writes a byte, and one damaged or
+//! Listing and verifying sessions. Nothing here takes a lock or writes a byte (but that deletions which
+//! were cut off are finished), and one damaged or
 //! unreadable session never hides the others (robustness 27, 51).
 
 use std::ops::ControlFlow;
@@ -6,8 +7,12 @@ use std::path::PathBuf;
 
 use super::carry::CarryRecord;
 use super::committed::Committed;
+use super::delete::session_names;
+use super::import::MAKING;
+use super::metadata::Metadata;
 use super::replay::{Order, decode};
 use super::state::SessionState;
+use super::tombstone;
 use super::{ReplayError, SESSIONS, Store, StoreError, list};
 use crate::event::{Body, Event, Kind};
 use crate::identity::{SessionId, Timestamp};
@@ -45,8 +50,8 @@ pub struct SessionEntry {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Listed {
-    /// The title, if it has one.
-    pub title: Option<String>,
+    /// What the host says of it: title, labels, data.
+    pub metadata: Metadata,
     /// When it was created.
     pub created: Option<Timestamp>,
     /// When its last event was made.
@@ -93,20 +98,29 @@ impl VerifyReport {
 }
 
 impl Store {
-    /// The sessions of the store, by id. Reads the head and the tail of each log.
+    /// The sessions of the store, by id. Reads the head and the tail of each log, and more where title
+    /// or labels cannot be told from them. Deletions that were cut off are finished first, unless the
+    /// store was opened only to look ([`Store::open_existing`]).
     ///
     /// # Errors
     /// Only if the sessions' directory cannot be listed.
     pub fn sessions(&self) -> Result<Vec<SessionEntry>, StoreError> {
+        if self.inner.tidies {
+            self.finish_deletions();
+        }
+        let names = list(&self.inner.vfs, &self.inner.dir.join(SESSIONS))?;
+        if self.inner.tidies && names.iter().any(|name| name.starts_with(MAKING)) {
+            self.sweep_imports();
+        }
+        // Listed behind the sessions: one that is deleted meanwhile is not shown half gone.
+        let tombstones = self.tombstones()?;
         let mut entries = Vec::new();
-        for name in list(&self.inner.vfs, &self.inner.dir.join(SESSIONS))? {
-            let Ok(id) = name.parse::<SessionId>() else {
-                continue;
-            };
-            if id.to_string() != name {
+        for id in session_names(names) {
+            if !tombstones.is_empty() && tombstones.contains(&tombstone::name(id)) {
                 continue;
             }
-            let state = match self.journal_view(id) {
+            let path = self.session_dir(id);
+            let state = match JournalView::open(self.inner.vfs.clone(), &path) {
                 // Created halfway, and never acknowledged: there is no session.
                 Err(OpenError::NotFound { .. }) => continue,
                 Err(error) => Err(error),
@@ -115,15 +129,20 @@ impl Store {
                     None => continue,
                 },
             };
+            // What another process deletes at this moment may look damaged.
+            let whole = matches!(&state, Ok(listed) if listed.damage.is_none());
+            if !whole && self.is_deleted(id)? {
+                continue;
+            }
             entries.push(SessionEntry { id, state });
         }
         Ok(entries)
     }
 
     /// `None` for a session whose creation was cut off.
-    fn listed(&self, id: SessionId, view: &JournalView) -> Option<Listed> {
+    pub(super) fn listed(&self, id: SessionId, view: &JournalView) -> Option<Listed> {
         let mut listed = Listed {
-            title: None,
+            metadata: Metadata::default(),
             created: None,
             last_active: None,
             status: SessionStatus::Idle,
@@ -142,7 +161,24 @@ impl Store {
                 break;
             }
         }
-        for entry in view.read(view.tail()).flatten() {
+        // The tail, and what was changed before it: by the last carry record, or by reading from
+        // there on where recovery closed segments without one.
+        let tail = view.tail();
+        let mut from = tail;
+        if tail > Lsn::new(1) {
+            let carried = view.last_carry(tail).ok().flatten();
+            let said =
+                carried.and_then(|(last, bytes)| Some((last, CarryRecord::metadata(&bytes)?)));
+            from = said.as_ref().map_or(Lsn::ZERO, |(last, _)| last.next());
+            if let Some((_, Some(metadata))) = said {
+                listed.metadata = metadata;
+            }
+        }
+        let mut take = |event: &Event, seq: Seq| {
+            listed.last_seq = listed.last_seq.max(seq);
+            listed.see(event);
+        };
+        for entry in view.read(from).flatten() {
             if entry.kind == FrameKind::Record
                 && let Ok(Some((committed, _))) = decode(id, &entry, limits)
             {
@@ -174,6 +210,7 @@ impl Store {
     }
 
     fn verify_watched(&self, id: SessionId, watch: &Watch) -> Result<VerifyReport, OpenError> {
+        self.require_not_deleted(id)?;
         let path = self.session_dir(id);
         let view = JournalView::open_watched(self.inner.vfs.clone(), &path, watch)?;
         let verified = self.verify_view(id, &view, watch);
@@ -270,7 +307,7 @@ impl Carried {
         Ok(Carried {
             next: carries.next(),
             carries,
-            state: SessionState::new(0),
+            state: SessionState::lean(),
         })
     }
 
@@ -300,9 +337,10 @@ impl Listed {
         self.last_active = event.header.created_at.or(self.last_active);
         match &event.body {
             Body::SessionStarted(started) => {
-                self.title.clone_from(&started.title);
+                self.metadata.start(started);
                 self.created = event.header.created_at;
             }
+            Body::SessionChanged(changed) => self.metadata.change(changed),
             Body::TurnStarted(_) => self.status = SessionStatus::Active,
             Body::TurnDone(_) => self.status = SessionStatus::Idle,
             Body::TurnFailed(_) => self.status = SessionStatus::Failed,

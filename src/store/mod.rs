@@ -4,28 +4,35 @@
 //! steps for hosts that have a loop of their own. The commit boundary is in `boundary`, the fold that
 //! makes state of events in `state`, opening after a crash in `open`.
 
+mod backup;
 mod boundary;
 mod carry;
 mod committed;
 #[cfg(feature = "runtime")]
 mod companion;
+mod delete;
 mod draft;
 mod effects;
 mod error;
+mod export;
 mod flight;
 mod gates;
 mod health;
+mod import;
 mod io;
 mod listing;
 mod log;
+mod metadata;
 mod open;
 mod options;
 mod pending;
+mod purge;
 mod repair;
 mod replay;
 mod root;
 mod session;
 mod state;
+mod tombstone;
 mod turn;
 
 use std::io::ErrorKind;
@@ -33,19 +40,26 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use backup::{BackedUp, BackupError, BackupReport, LeftOut};
 pub use boundary::Observer;
 pub use committed::{Committed, Outcome};
+pub use delete::{
+    DeletionReceipt, Expired, PassedOver, Reason, RetentionPlan, RetentionPolicy, RetentionReport,
+};
 pub use draft::{Draft, StepDraft};
 pub use effects::{SettleError, UnknownEffect};
 pub use error::{
     CommitError, OrderError, Refusal, ReplayError, SessionCloseError, SessionError, StoreError,
 };
+pub use export::{ExportError, ExportReport};
 pub use gates::{Answer, AnswerError, GateAnswer, GatedCall, PERMISSION, PendingGate, USER_INPUT};
 #[cfg(feature = "runtime")]
 pub(crate) use gates::{head, text_of};
 pub use health::StoreHealth;
+pub use import::{ImportError, ImportId, ImportReport};
 pub use io::{IoThreadGone, Stalled, Ticket};
 pub use listing::{Listed, SessionEntry, SessionStatus, VerifyReport};
+pub use metadata::{Metadata, SessionChange};
 pub use open::OpenReport;
 pub use options::{Layout, StoreOptions};
 pub use repair::RepairError;
@@ -64,6 +78,7 @@ use crate::vfs::{RealVfs, Vfs};
 use health::OpenSessions;
 use io::IoThread;
 use open::Place;
+use tombstone::DELETED;
 
 const SESSIONS: &str = "sessions";
 
@@ -116,6 +131,8 @@ struct Inner {
     options: StoreOptions,
     io: Arc<IoThread>,
     open: OpenSessions,
+    /// Whether it may finish by itself what others left half done.
+    tidies: bool,
 }
 
 impl Store {
@@ -140,12 +157,24 @@ impl Store {
     /// # Errors
     /// [`StoreError::NotFound`], and as for [`Store::open`].
     pub fn open_existing(dir: impl AsRef<Path>) -> Result<Store, StoreError> {
-        let vfs: Arc<dyn Vfs> = Arc::new(RealVfs);
-        match root::read(&vfs, dir.as_ref())? {
-            Some(_) => Ok(Store::with(vfs, dir.as_ref(), StoreOptions::default())),
-            None => Err(StoreError::NotFound {
-                path: dir.as_ref().to_owned(),
-            }),
+        Store::on_existing(Arc::new(RealVfs), dir, StoreOptions::default())
+    }
+
+    /// The same on a given file system, with options.
+    ///
+    /// # Errors
+    /// As for [`Store::open_existing`].
+    pub fn on_existing(
+        vfs: Arc<dyn Vfs>,
+        dir: impl AsRef<Path>,
+        options: StoreOptions,
+    ) -> Result<Store, StoreError> {
+        let dir = dir.as_ref();
+        match root::read(&vfs, dir)? {
+            Some(_) => Ok(Store::with(vfs, dir, options, false)),
+            None => Err(unfinished(&vfs, dir).unwrap_or(StoreError::NotFound {
+                path: dir.to_owned(),
+            })),
         }
     }
 
@@ -171,10 +200,13 @@ impl Store {
         let dir = dir.as_ref();
         if root::read(&vfs, dir)?.is_none() {
             create_dir(&vfs, dir)?;
+            if let Some(unfinished) = unfinished(&vfs, dir) {
+                return Err(unfinished);
+            }
             // A creation that was cut off leaves the sessions folder or a temp file: it goes on.
-            let foreign = list(&vfs, dir)?
-                .into_iter()
-                .any(|name| name != SESSIONS && !name.starts_with("STORE"));
+            let foreign = list(&vfs, dir)?.into_iter().any(|name| {
+                ![SESSIONS, DELETED].contains(&name.as_str()) && !name.starts_with("STORE")
+            });
             if foreign {
                 return Err(StoreError::NotAStore {
                     path: dir.to_owned(),
@@ -183,10 +215,12 @@ impl Store {
             create_dir(&vfs, &dir.join(SESSIONS))?;
             root::write(&vfs, dir, options.layout)?;
         }
-        Ok(Store::with(vfs, dir, options))
+        let store = Store::with(vfs, dir, options, true);
+        store.finish_deletions();
+        Ok(store)
     }
 
-    fn with(vfs: Arc<dyn Vfs>, dir: &Path, options: StoreOptions) -> Store {
+    fn with(vfs: Arc<dyn Vfs>, dir: &Path, options: StoreOptions, tidies: bool) -> Store {
         Store {
             inner: Arc::new(Inner {
                 vfs,
@@ -194,6 +228,7 @@ impl Store {
                 options,
                 io: Arc::new(IoThread::default()),
                 open: OpenSessions::default(),
+                tidies,
             }),
         }
     }
@@ -222,19 +257,20 @@ impl Store {
     /// session.
     ///
     /// # Errors
-    /// [`SessionError::AlreadyExists`] if the id is taken; the others as they say.
+    /// [`SessionError::AlreadyExists`] if the id is taken, [`SessionError::Deleted`] if it was; the others as they say.
     pub fn create_session(&self, spec: SessionSpec) -> Result<Session, SessionError> {
         let id = match spec.id {
             Some(id) => id,
             None => SessionId::try_new().map_err(|error| SessionError::Prepare(error.into()))?,
         };
+        self.refuse_deleted(id)?;
         let path = self.session_dir(id);
         let place = self.place(&path, Watch::default());
         // A directory that is there is a session, or half of one by somebody who was cut off: the
         // journal knows.
         create_dir(&self.inner.vfs, &path)
             .map_err(|error| lacking(&error).unwrap_or(SessionError::Disk(error)))?;
-        match open::create(&place, id, spec.started) {
+        match open::create(&place, id, spec.started, &|| self.refuse_deleted_now(id)) {
             // Locked: somebody has it open, or is creating it at this moment.
             Err(SessionError::Journal(
                 OpenError::AlreadyExists { .. } | OpenError::Locked { .. },
@@ -249,7 +285,7 @@ impl Store {
     /// turn that was open is closed durably as interrupted, and the report says all of it (P5).
     ///
     /// # Errors
-    /// [`SessionError::NotFound`]; [`SessionError::Journal`] with [`OpenError::Locked`] if another
+    /// [`SessionError::NotFound`], [`SessionError::Deleted`]; [`SessionError::Journal`] with [`OpenError::Locked`] if another
     /// process writes to it, or with [`OpenError::Damaged`] if acknowledged data is damaged: it can
     /// be opened with [`Mode::Read`] then.
     pub fn open_session(
@@ -281,10 +317,11 @@ impl Store {
         mode: Mode,
         watch: Watch,
     ) -> Result<(Session, OpenReport), SessionError> {
+        self.refuse_deleted(id)?;
         let path = self.session_dir(id);
         let place = self.place(&path, watch);
         let opened = match mode {
-            Mode::Write => open::open_for_writing(&place, id),
+            Mode::Write => open::open_for_writing(&place, id, &|| self.refuse_deleted_now(id)),
             Mode::Read => open::open_for_reading(&place, id),
         };
         match opened {
@@ -313,8 +350,17 @@ impl Store {
     /// # Errors
     /// As for [`JournalView::open`].
     pub fn journal_view(&self, id: SessionId) -> Result<JournalView, OpenError> {
+        self.require_not_deleted(id)?;
         JournalView::open(self.inner.vfs.clone(), &self.session_dir(id))
     }
+}
+
+/// The error of a directory that holds a backup which was cut off.
+fn unfinished(vfs: &Arc<dyn Vfs>, dir: &Path) -> Option<StoreError> {
+    let found = vfs.identity(&dir.join(backup::UNFINISHED)).is_ok();
+    found.then(|| StoreError::UnfinishedBackup {
+        path: dir.to_owned(),
+    })
 }
 
 /// The error that tells the want of handles.

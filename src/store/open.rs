@@ -245,11 +245,13 @@ impl Prologue {
     }
 }
 
-/// Creates a session in a directory that exists.
+/// Creates a session in a directory that exists. `admitted` says, once the lock is held, whether the
+/// id may be used.
 pub(super) fn create(
     place: &Place<'_>,
     session: SessionId,
     started: SessionStarted,
+    admitted: &dyn Fn() -> Result<(), SessionError>,
 ) -> Result<Session, SessionError> {
     let bodies = vec![(
         Coordinates::default(),
@@ -263,6 +265,7 @@ pub(super) fn create(
         Owner::Session(session),
         place.options.journal.clone(),
     )?;
+    admitted()?;
     let state = SessionState::new(place.options.keyed_horizon);
     let (log, state) = prologue.begin(opening, session, state, place)?;
     Ok(assemble(
@@ -275,10 +278,11 @@ pub(super) fn create(
     ))
 }
 
-/// Opens a session for writing.
+/// Opens a session for writing. `admitted` as for [`create`].
 pub(super) fn open_for_writing(
     place: &Place<'_>,
     session: SessionId,
+    admitted: &dyn Fn() -> Result<(), SessionError>,
 ) -> Result<(Session, OpenReport), SessionError> {
     let opening = Journal::open_watched(
         place.vfs.clone(),
@@ -287,6 +291,7 @@ pub(super) fn open_for_writing(
         place.options.journal.clone(),
         &place.watch,
     )?;
+    admitted()?;
     let journal = opening.report().clone();
     opening.replay_begins(&place.watch);
     let Folded {

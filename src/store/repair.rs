@@ -9,8 +9,8 @@ use super::options::Layout;
 use super::{SESSIONS, Store, StoreError, create_dir, root};
 use crate::identity::SessionId;
 use crate::journal::{
-    CopyError, DiskError, Lsn, OpenError, Operation, Progress, ReadError, Repair, RepairReport,
-    Watch,
+    CopyError, DiskError, Extent, Lsn, OpenError, Operation, Progress, ReadError, Repair,
+    RepairReport, Watch,
 };
 use crate::vfs::Vfs;
 
@@ -120,8 +120,11 @@ impl Store {
             Err(error) => return Err(DiskError::new(Operation::List, to, &error).into()),
         };
         let options = &self.inner.options.journal;
+        if self.is_deleted(id)? {
+            return Err(RepairError::NotFound(id));
+        }
         let from = self.session_dir(id);
-        let repair = match Repair::plan(vfs.clone(), &from, id, options, watch) {
+        let repair = match Repair::plan(vfs.clone(), &from, id, options, Extent::Intact, watch) {
             Err(CopyError::Open(OpenError::NotFound { .. })) => {
                 return Err(RepairError::NotFound(id));
             }

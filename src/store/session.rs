@@ -46,7 +46,7 @@ impl Session {
 
     /// The title, if it has one.
     pub fn title(&self) -> Option<String> {
-        self.core.state().title.clone()
+        self.core.state().metadata.title.clone()
     }
 
     /// The number of its committed steps.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::OrderError;
 use super::committed::Committed;
+use super::metadata::Metadata;
 use super::pending::{Pending, PendingAdmission};
 use crate::content::{Message, UserMessage};
 use crate::event::{Body, Event, Key, Kind};
@@ -69,7 +70,11 @@ struct Keys {
 #[derive(Debug, Clone, Default)]
 pub(super) struct SessionState {
     pub(super) last: Seq,
-    pub(super) title: Option<String>,
+    /// What the host says of it.
+    pub(super) metadata: Metadata,
+    /// The title that it was created with, and whether anything was changed since.
+    pub(super) first_title: Option<String>,
+    pub(super) changed: bool,
     pub(super) created: Option<Timestamp>,
     pub(super) last_active: Option<Timestamp>,
     pub(super) stopped: bool,
@@ -77,9 +82,19 @@ pub(super) struct SessionState {
     pub(super) loops: Vec<LoopState>,
     pub(super) pending: Pending,
     keys: Keys,
+    /// Messages are not kept: for who reads a session of any size.
+    lean: bool,
 }
 
 impl SessionState {
+    /// A state without messages, so that its size does not grow with the history.
+    pub(super) fn lean() -> SessionState {
+        SessionState {
+            lean: true,
+            ..SessionState::new(0)
+        }
+    }
+
     pub(super) fn new(horizon: usize) -> SessionState {
         let keys = Keys {
             horizon,
@@ -142,8 +157,13 @@ impl SessionState {
         self.pending.fold(event, seq);
         match &event.body {
             Body::SessionStarted(started) => {
-                self.title.clone_from(&started.title);
+                self.metadata.start(started);
+                self.first_title.clone_from(&started.title);
                 self.created = event.header.created_at;
+            }
+            Body::SessionChanged(changed) => {
+                self.metadata.change(changed);
+                self.changed = true;
             }
             Body::SessionStopped(_) => self.stopped = true,
             Body::RestoreStarted(_) => self.stopped = false,
@@ -170,6 +190,7 @@ impl SessionState {
     /// The part of the fold that a loop's own history depends on.
     fn fold_loop(&mut self, event: &Event, seq: Seq) {
         let at = event.header.coordinates;
+        let lean = self.lean;
         let Some(state) = self.find_mut(at.loop_id) else {
             return;
         };
@@ -196,6 +217,7 @@ impl SessionState {
                 let messages = step.messages.iter().cloned().map(item);
                 state.history.extend(messages);
             }
+            // Their records are counted also without their summaries, which are few.
             Body::ContextCompacted(compacted) => state.compactions.push(Compaction {
                 summary: said(&compacted.summary),
                 keep_from: compacted.keep_from,
@@ -207,6 +229,9 @@ impl SessionState {
             }
             body if body.kind().ends_turn() => state.open = None,
             _ => {}
+        }
+        if lean {
+            state.history.clear();
         }
     }
 }
@@ -297,6 +322,9 @@ impl<'a> Admission<'a> {
             return Err(OrderError::Stopped);
         }
         self.pending.admit(&self.state.pending, event)?;
+        if let Body::SessionChanged(changed) = &event.body {
+            self.state.metadata.admit(changed)?;
+        }
         if at.loop_id.is_nil() {
             return Ok(());
         }

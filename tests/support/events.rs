@@ -68,6 +68,16 @@ pub(crate) fn sample(kind: Kind) -> Event {
             at: 12,
         }
         .into(),
+        Kind::SessionChanged => SessionChanged {
+            title: Some("another title".into()),
+            labels: [
+                ("team".to_owned(), Some("edge".to_owned())),
+                ("old".to_owned(), None),
+            ]
+            .into(),
+            host: Some(raw(r#"{"a":1e400,"A":"\ud83d"}"#)),
+        }
+        .into(),
         Kind::LoopStarted => LoopStarted {
             spec: Some(raw(r#"{"a":1,"A":2}"#)),
             runtime: Some(raw("{}")),

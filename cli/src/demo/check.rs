@@ -183,7 +183,7 @@ fn follows_script(restored: &Restored) -> bool {
 pub(super) fn restore(store: &Store, source: &Source) -> Result<Vec<Restored>, DemoError> {
     let mut all = Vec::new();
     for entry in store.sessions()? {
-        let title = entry.state?.title.unwrap_or_default();
+        let title = entry.state?.metadata.title.unwrap_or_default();
         let round = child::round_of(&title).unwrap_or_default();
         let (session, _) = store.open_session(entry.id, Mode::Write)?;
         let mut restored = read(&session, &source.round(round))?;

@@ -82,7 +82,7 @@ fn current_round(store: &Store) -> Result<(u64, Option<SessionId>), ChildError> 
     let mut last = (0, None);
     for entry in store.sessions()? {
         let listed = entry.state?;
-        let round = listed.title.as_deref().and_then(round_of);
+        let round = listed.metadata.title.as_deref().and_then(round_of);
         if let Some(round) = round.filter(|round| last.1.is_none() || *round > last.0) {
             last = (round, Some(entry.id));
         }
