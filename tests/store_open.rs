@@ -38,7 +38,7 @@ fn creating_opening_and_listing_say_what_is_there() {
     let listed = store.sessions().unwrap();
     assert_eq!(listed.len(), 1);
     let state = listed[0].state.as_ref().unwrap();
-    assert_eq!(state.title.as_deref(), Some("a title"));
+    assert_eq!(state.metadata.title.as_deref(), Some("a title"));
     assert_eq!(state.last_seq, Seq::new(1));
     store.create_session(SessionSpec::new().id(half)).unwrap();
     assert_eq!(store.sessions().unwrap().len(), 2);
