@@ -78,6 +78,16 @@ fn a_change_is_an_event_and_comes_back_after_a_restart() {
     );
     let committed = session.change(change()).unwrap();
     assert_eq!(committed.seq(), Seq::new(2));
+    // A version that does not know the kind may pass over it.
+    let entries = store
+        .journal_view(id())
+        .unwrap()
+        .read(stepwell::journal::Lsn::ZERO);
+    let records: Vec<_> = entries
+        .map(Result::unwrap)
+        .filter(|entry| entry.seq == Seq::new(2))
+        .collect();
+    assert_eq!((records[0].payload[1], records[0].payload[4]), (1, 9));
     is_changed(&session.metadata());
     assert_eq!(session.title().as_deref(), Some("second"));
     // What is not named stays; a title can be taken away, and so can the data.
