@@ -431,6 +431,51 @@ fn a_creation_during_a_deletion_is_refused() {
     assert!(of(&disk, id(1)).is_empty());
 }
 
+/// And the other way round: the whole deletion happens within any call of a creation or an opening.
+#[test]
+fn a_deletion_during_a_creation_or_an_opening_counts() {
+    let original = disk();
+    let mut within = 0;
+    for after in 0..60 {
+        for creates in [true, false] {
+            let disk = original.snapshot();
+            let store = store_with(&disk, small());
+            let other = store_with(&disk.new_process(), small());
+            let calls = Mutex::new((0, None));
+            let calls = Arc::new(calls);
+            let seen = calls.clone();
+            disk.set_hook(move |_| {
+                let Ok(mut seen) = seen.try_lock() else {
+                    return;
+                };
+                seen.0 += 1;
+                if seen.0 == after + 1 {
+                    seen.1 = Some(other.delete_session(id(1)));
+                }
+            });
+            let opened = match creates {
+                true => store.create_session(SessionSpec::new().id(id(1))),
+                false => store
+                    .open_session(id(1), Mode::Write)
+                    .map(|(session, _)| session),
+            };
+            disk.clear_hook();
+            let deleted = calls.lock().unwrap().1.take();
+            if matches!(deleted, Some(Ok(_))) {
+                within += 1;
+                assert!(
+                    opened.is_err(),
+                    "{after}: {opened:?} has an id that was deleted"
+                );
+                let store = store_with(&disk, small());
+                is_refused(&store, id(1));
+                assert!(of(&disk, id(1)).is_empty(), "{after}");
+            }
+        }
+    }
+    assert!(within > 10, "{within}");
+}
+
 /// A clock that the test sets.
 #[derive(Clone)]
 struct Hands(Arc<Mutex<i64>>);
