@@ -3,7 +3,9 @@
 //! The store under `tests/golden/v1` was written once by this file, run with
 //! `STEPWELL_WRITE_GOLDEN=DIR cargo test --test golden`; a new format version gets a folder of its
 //! own, and the old ones are never written again. `tests/golden/v1-gates` has the kinds that came
-//! later: gates, their answers, intents (`STEPWELL_WRITE_GOLDEN_GATES=DIR`).
+//! later: gates, their answers, intents (`STEPWELL_WRITE_GOLDEN_GATES=DIR`); `tests/golden/v1-metadata`
+//! has changes of a session's title, labels and data, in a carry record too, and a tombstone
+//! (`STEPWELL_WRITE_GOLDEN_METADATA=DIR`).
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -22,8 +24,8 @@ use stepwell::event::{
 use stepwell::identity::{SessionId, StepId, ToolExecutionId};
 use stepwell::journal::{FrameKind, JournalOptions, Lsn, Seq};
 use stepwell::store::{
-    Answer, AnswerError, Draft, GatedCall, LoopSpec, Mode, PERMISSION, Session, SessionSpec,
-    StepDraft, Store, StoreOptions,
+    Answer, AnswerError, Draft, GatedCall, LoopSpec, Metadata, Mode, PERMISSION, Session,
+    SessionChange, SessionError, SessionSpec, StepDraft, Store, StoreOptions,
 };
 
 fn id() -> SessionId {
@@ -283,4 +285,58 @@ fn gates_answers_and_intents_of_the_first_format_version_are_read_and_go_on() {
     session.settle_effect(golden_id(3), "looked").unwrap();
     assert_eq!(session.unknown_effects(), []);
     assert_eq!(session.gate_answers().len(), 2);
+}
+
+/// A session whose title, labels and data are changed before segments are sealed, and one that is
+/// deleted.
+fn write_metadata(dir: &Path) {
+    let store = Store::open_with(dir, options()).unwrap();
+    let gone = SessionSpec::new().id(golden_id(9));
+    store.create_session(gone).unwrap().close().unwrap();
+    store.delete_session(golden_id(9)).unwrap();
+    let spec = SessionSpec::new().id(id()).title("first");
+    let session = store.create_session(spec).unwrap();
+    let change = SessionChange::title("golden metadata").label("team", "core");
+    let change = change.label("old", "1").host(golden_input());
+    session.change(change).unwrap();
+    let change = SessionChange::new().without_label("old");
+    session.change(change).unwrap();
+    let mut main = session.create_loop(LoopSpec::new("main")).unwrap();
+    let mut turn = main.begin_turn(UserMessage::text("go")).unwrap();
+    for number in 0..12 {
+        let text = format!("step {number} {}", "x".repeat(400));
+        turn.commit_step(StepDraft::new(AssistantMessage::text(text)))
+            .unwrap();
+    }
+    turn.finish().unwrap();
+    drop((main, session));
+}
+
+#[test]
+fn metadata_and_tombstones_of_the_first_format_version_are_read_and_go_on() {
+    if let Some(dir) = std::env::var_os("STEPWELL_WRITE_GOLDEN_METADATA") {
+        write_metadata(Path::new(&dir));
+    }
+    let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1-metadata");
+    let store = Store::open_existing(&golden).unwrap();
+    assert!(store.verify(id()).unwrap().is_intact());
+    let is_right = |found: &Metadata| {
+        assert_eq!(found.title.as_deref(), Some("golden metadata"));
+        assert_eq!(found.labels.len(), 1);
+        assert_eq!(found.labels["team"], "core");
+        assert_eq!(found.host, Some(golden_input()));
+    };
+    let [entry] = &store.sessions().unwrap()[..] else {
+        panic!("not one session");
+    };
+    is_right(&entry.state.as_ref().unwrap().metadata);
+    let copied = tempfile::tempdir().unwrap();
+    copy(&golden, copied.path());
+    let store = Store::open_with(copied.path(), options()).unwrap();
+    let (session, _) = store.open_session(id(), Mode::Write).unwrap();
+    is_right(&session.metadata());
+    session.change(SessionChange::title("")).unwrap();
+    assert_eq!(session.title(), None);
+    let refused = store.create_session(SessionSpec::new().id(golden_id(9)));
+    assert!(matches!(refused, Err(SessionError::Deleted(_))));
 }

@@ -518,6 +518,11 @@ fn an_export_of_a_damaged_session_says_where_it_ends() {
             other => panic!("{other}"),
         };
         assert_eq!(after.next(), entry.seq, "{error}");
+        // Open for reading it ends in the same way.
+        let (session, _) = store.open_session(id(), Mode::Read).unwrap();
+        let mut again = Vec::new();
+        assert_eq!(session.export(&mut again).unwrap_err(), error);
+        assert_eq!(again, out);
         assert!(
             whole.as_bytes().starts_with(&out),
             "what was written is right"

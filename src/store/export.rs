@@ -77,7 +77,8 @@ impl Session {
     /// [`ExportError`].
     pub fn export(&self, out: &mut dyn Write) -> Result<ExportReport, ExportError> {
         let entries = self.core.log.read(Seq::new(1));
-        Lines::new(self.id(), &self.core.limits, out).all(entries)
+        let report = Lines::new(self.id(), &self.core.limits, out).all(entries)?;
+        undamaged(report, self.core.log.damage())
     }
 }
 
@@ -89,12 +90,7 @@ impl Store {
     pub fn export(&self, id: SessionId, out: &mut dyn Write) -> Result<ExportReport, ExportError> {
         let view = self.journal_view(id)?;
         let report = Lines::new(id, &self.inner.options.limits, out).all(view.read(Lsn::ZERO))?;
-        if let Some(damage) = view.damage() {
-            return Err(ExportError::Damaged {
-                after: report.last_seq,
-                damage: damage.clone(),
-            });
-        }
+        let report = undamaged(report, view.damage().cloned())?;
         match report.last_seq == Seq::ZERO {
             // Created halfway, and never acknowledged: there is no session.
             true => Err(ExportError::Journal(OpenError::NotFound {
@@ -102,6 +98,17 @@ impl Store {
             })),
             false => Ok(report),
         }
+    }
+}
+
+/// Nothing that can be read stands behind the last line, but something did.
+fn undamaged(report: ExportReport, damage: Option<Damage>) -> Result<ExportReport, ExportError> {
+    match damage {
+        Some(damage) => Err(ExportError::Damaged {
+            after: report.last_seq,
+            damage,
+        }),
+        None => Ok(report),
     }
 }
 

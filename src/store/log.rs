@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::identity::SessionId;
 use crate::journal::{
-    AppendError, CloseError, Entry, Fault, FrameKind, Health, Journal, JournalView, Lsn,
+    AppendError, CloseError, Damage, Entry, Fault, FrameKind, Health, Journal, JournalView, Lsn,
     NotCommitted, OwnedRecord, Position, ReadError, Seq, Sink,
 };
 
@@ -36,6 +36,8 @@ pub(super) trait Log: Debug + Send + Sync {
     fn park(&self) -> Result<(), AppendError>;
     /// How the log is; never waits for the disk. `None` if it is open for reading only.
     fn health(&self) -> Option<Health>;
+    /// Damage to acknowledged data, in a log that is open for reading only.
+    fn damage(&self) -> Option<Damage>;
     /// Closes the log.
     fn close(&self) -> Result<(), CloseError>;
 }
@@ -102,6 +104,10 @@ impl Log for OwnJournal {
         Some(self.journal.health())
     }
 
+    fn damage(&self) -> Option<Damage> {
+        None
+    }
+
     fn close(&self) -> Result<(), CloseError> {
         self.journal.close()
     }
@@ -148,6 +154,10 @@ impl Log for ViewedJournal {
 
     fn health(&self) -> Option<Health> {
         None
+    }
+
+    fn damage(&self) -> Option<Damage> {
+        self.view.damage().cloned()
     }
 
     fn close(&self) -> Result<(), CloseError> {
