@@ -258,7 +258,7 @@ fn a_new_id_stands_everywhere() {
 
 #[test]
 fn an_id_that_is_taken_or_was_deleted_is_refused() {
-    let (_, store) = target();
+    let (disk, store) = target();
     let session = rich(&store);
     let mut lines = Vec::new();
     session.export(&mut lines).unwrap();
@@ -269,6 +269,8 @@ fn an_id_that_is_taken_or_was_deleted_is_refused() {
     drop(session);
     store.delete_session(id()).unwrap();
     assert!(matches!(again(), Err(ImportError::Deleted(found)) if found == id()));
+    let names = disk.list(Path::new("/store/sessions")).unwrap();
+    assert!(names.is_empty(), "{names:?}");
     assert!(store.sessions().unwrap().is_empty());
     store.import(&lines[..], ImportId::Fresh).unwrap();
 }
