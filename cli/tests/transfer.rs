@@ -166,7 +166,7 @@ fn deleting_takes_the_whole_id_and_a_yes() {
     open.close().unwrap();
     let deleted = sample.run(&["delete", "{}", ID, "--yes", "--json"]);
     assert_eq!(deleted.status, 0, "{deleted:?}");
-    assert!(deleted.objects()[0]["bytes"].as_u64().unwrap() > 65536);
+    assert!(deleted.objects()[0]["bytes"].as_u64().unwrap() > 16384);
     assert_eq!(sample.run(&["sessions", "{}", "--json"]).objects().len(), 0);
     sample
         .run(&["delete", "{}", ID, "--yes"])
