@@ -4,26 +4,31 @@
 //! that what is cut off is never taken for a session, and gives it the session's name at the end, by
 //! one rename within one directory. A lock beside it tells who comes later whether its maker lives.
 
-use std::collections::{BTreeMap, VecDeque};
+mod error;
+mod lines;
+mod making;
+mod numbers;
+
+use std::collections::BTreeMap;
 use std::io::{BufRead, ErrorKind};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::boundary::lock;
 use super::carry::LiveState;
 use super::committed::Committed;
-use super::purge::remove_tree;
 use super::state::SessionState;
-use super::{SESSIONS, Store, create_dir, list};
-use crate::event::{
-    Body, DecodeError, EncodeError, Event, Key, Kind, encode_record, from_line, max_line,
-};
-use crate::identity::{MintError, SessionId};
-use crate::journal::{
-    AppendError, CloseError, DiskError, Journal, NewRecord, OpenError, Operation, Owner, Placed,
-};
+use super::{SESSIONS, Store, list};
+use crate::event::{Body, DecodeError, Event, Key, Kind, encode_record, from_line, max_line};
+use crate::identity::SessionId;
+use crate::journal::{DiskError, Journal, NewRecord, Operation, Owner, Placed};
 use crate::sync::Mutex;
-use crate::vfs::{Lock, Vfs};
+use crate::vfs::Vfs;
+pub use error::ImportError;
+use lines::Lines;
+use making::LOCK;
+pub(super) use making::MAKING;
+use making::Making;
+use numbers::Numbers;
 
 /// The id that an imported session has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -56,123 +61,6 @@ pub struct ImportReport {
     /// What refers to sequences (rewinds, compactions) was changed with them.
     pub renumbered: bool,
 }
-
-/// Why a session was not imported. There is nothing of it in the store then.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ImportError {
-    /// The lines could not be read.
-    #[error("line {line} could not be read: {source}")]
-    Read {
-        /// The line, from 1.
-        line: u64,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// A line is no event.
-    #[error("line {line}: {source}")]
-    Line {
-        /// The line, from 1.
-        line: u64,
-        /// Why.
-        source: DecodeError,
-    },
-    /// A line is longer than any event.
-    #[error("line {line} has more than {max} bytes; no event has")]
-    LineTooLong {
-        /// The line, from 1.
-        line: u64,
-        /// Bytes that a line may have.
-        max: usize,
-    },
-    /// A line belongs to another session. Import each session from a file of its own.
-    #[error(
-        "line {line} belongs to session {found}, those before it to {expected}; give each session a file of its own"
-    )]
-    Foreign {
-        /// The line, from 1.
-        line: u64,
-        /// Whose lines came before.
-        expected: SessionId,
-        /// Whose it is.
-        found: SessionId,
-    },
-    /// The first event does not begin a session.
-    #[error(
-        "line {line}: a session begins with SessionStarted, this is {found}; give the whole session"
-    )]
-    NotTheBeginning {
-        /// The line, from 1.
-        line: u64,
-        /// The kind of its event.
-        found: Kind,
-    },
-    /// The sequence of a line is not above those before it.
-    #[error("line {line} has the sequence {seq}, which is not above the ones before")]
-    OutOfOrder {
-        /// The line, from 1.
-        line: u64,
-        /// Its `journal_seq`.
-        seq: u64,
-    },
-    /// An event refers to a sequence so far back, behind so many lines that were passed over, that
-    /// its new number is not known any more.
-    #[error(
-        "line {line} refers to the sequence {to}, too far back among lines that were passed over; leave those out of the file"
-    )]
-    TooFarBack {
-        /// The line, from 1.
-        line: u64,
-        /// The sequence.
-        to: u64,
-    },
-    /// There is no event.
-    #[error("there is no event in it")]
-    Empty,
-    /// The id is taken.
-    #[error(
-        "the session {0} exists already; import under a new id (--new-id), or delete the other one"
-    )]
-    AlreadyExists(SessionId),
-    /// The id belonged to a session that was deleted, and is not used again.
-    #[error(
-        "the session {0} was deleted, and its id is not used again; import under a new id (--new-id)"
-    )]
-    Deleted(SessionId),
-    /// An event cannot be stored.
-    #[error("line {line}: {source}")]
-    Encode {
-        /// The line, from 1.
-        line: u64,
-        /// Why.
-        source: EncodeError,
-    },
-    /// No id could be made.
-    #[error(transparent)]
-    Mint(#[from] MintError),
-    /// The journal could not be made.
-    #[error(transparent)]
-    Journal(#[from] OpenError),
-    /// The journal took no more, up to this line.
-    #[error("the events up to line {line} could not be written: {source}")]
-    Append {
-        /// The last line that was read.
-        line: u64,
-        /// Why.
-        source: AppendError,
-    },
-    /// The journal could not be closed.
-    #[error(transparent)]
-    Close(#[from] CloseError),
-    /// The disk failed.
-    #[error(transparent)]
-    Disk(#[from] DiskError),
-}
-
-/// The beginning of the names of imports in the making, among the sessions.
-pub(super) const MAKING: &str = "import-";
-/// The end of the name of the lock beside one.
-const LOCK: &str = ".lock";
 
 impl Store {
     /// Makes a session of lines, one event each: what [`Store::export`] wrote, or another engine's
@@ -219,181 +107,6 @@ impl Store {
                 Err(error) => tracing::debug!(%error, "what an import left is not removed"),
             }
         }
-    }
-}
-
-/// The directory of a session in the making.
-#[derive(Debug)]
-struct Making {
-    dir: PathBuf,
-    lock: PathBuf,
-    held: Option<Box<dyn Lock>>,
-}
-
-impl Making {
-    fn at(sessions: &Path, word: &str) -> Making {
-        Making {
-            dir: sessions.join(format!("{MAKING}{word}")),
-            lock: sessions.join(format!("{MAKING}{word}{LOCK}")),
-            held: None,
-        }
-    }
-
-    /// Takes the lock first, so that nobody takes the directory for one that was left.
-    fn new(store: &Store) -> Result<Making, ImportError> {
-        let vfs = &store.inner.vfs;
-        let sessions = store.inner.dir.join(SESSIONS);
-        create_dir(vfs, &sessions)?;
-        loop {
-            let word = SessionId::try_new()?.to_string();
-            let place = Making::at(&sessions, &word);
-            let failed = |error| DiskError::new(Operation::Lock, &place.lock, &error);
-            let held = vfs.try_lock(&place.lock).map_err(failed)?;
-            // Who sweeps may have had the file before us, and removed it.
-            if held.is_none() || vfs.identity(&place.lock).is_err() {
-                continue;
-            }
-            create_dir(vfs, &place.dir)?;
-            return Ok(Making { held, ..place });
-        }
-    }
-
-    /// Removes what is there, as far as that works: it is no session in any case.
-    fn leave(self, store: &Store) {
-        let vfs = &store.inner.vfs;
-        if let Err(error) = remove_tree(vfs, &self.dir, None) {
-            tracing::debug!(%error, "what an import left is not removed");
-            return;
-        }
-        let _ = vfs.remove_file(&self.lock);
-        drop(self.held);
-    }
-}
-
-/// Lines of bounded length.
-struct Lines<R> {
-    from: R,
-    max: usize,
-    line: Vec<u8>,
-    number: u64,
-}
-
-impl<R: BufRead> Lines<R> {
-    fn new(from: R, max: usize) -> Lines<R> {
-        Lines {
-            from,
-            max,
-            line: Vec::new(),
-            number: 0,
-        }
-    }
-
-    /// Reads the next line that is not blank; false at the end.
-    fn advance(&mut self) -> Result<bool, ImportError> {
-        loop {
-            self.line.clear();
-            self.number += 1;
-            if !self.fill()? {
-                return Ok(false);
-            }
-            if !self.line.trim_ascii().is_empty() {
-                return Ok(true);
-            }
-        }
-    }
-
-    fn fill(&mut self) -> Result<bool, ImportError> {
-        let mut any = false;
-        loop {
-            let read = match self.from.fill_buf() {
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                read => read.map_err(|source| ImportError::Read {
-                    line: self.number,
-                    source,
-                })?,
-            };
-            if read.is_empty() {
-                return Ok(any);
-            }
-            any = true;
-            let end = read.iter().position(|byte| *byte == b'\n');
-            let part = read.get(..end.unwrap_or(read.len())).unwrap_or_default();
-            let used = part.len() + usize::from(end.is_some());
-            if self.line.len() + part.len() > self.max {
-                return Err(ImportError::LineTooLong {
-                    line: self.number,
-                    max: self.max,
-                });
-            }
-            self.line.extend_from_slice(part);
-            self.from.consume(used);
-            if end.is_some() {
-                return Ok(true);
-            }
-        }
-    }
-}
-
-/// The new numbers of sequences, where lines were passed over.
-#[derive(Debug, Default)]
-struct Numbers {
-    /// The last old sequence.
-    old: u64,
-    /// The last new one.
-    new: u64,
-    /// From an old sequence on, how much lower the new ones are.
-    steps: VecDeque<(u64, u64)>,
-    /// Old sequences below this are not known any more.
-    known_from: u64,
-}
-
-/// How many steps are remembered.
-const STEPS: usize = 65_536;
-
-impl Numbers {
-    /// Takes a line in, with the sequence that it says it had, if it does. `None`: not in order.
-    fn line(&mut self, seq: Option<u64>) -> Option<()> {
-        let old = match seq {
-            Some(seq) if seq <= self.old => return None,
-            Some(seq) => seq,
-            None => self.old.checked_add(1)?,
-        };
-        self.old = old;
-        Some(())
-    }
-
-    /// The line is an event that is kept.
-    fn keep(&mut self) {
-        self.new += 1;
-        let lower = self.old.saturating_sub(self.new);
-        if self.steps.back().map_or(0, |(_, lower)| *lower) != lower {
-            self.steps.push_back((self.old, lower));
-            if self.steps.len() > STEPS {
-                self.steps.pop_front();
-                self.known_from = self.steps.front().map_or(0, |(from, _)| *from);
-            }
-        }
-    }
-
-    /// How many kept events have an old sequence up to this one; `None` if that is not known.
-    fn up_to(&self, old: u64) -> Option<u64> {
-        if old >= self.old {
-            // What lies ahead has no number yet; it stays as far ahead as it was.
-            return Some(self.new.saturating_add(1).saturating_add(old - self.old));
-        }
-        if old < self.known_from {
-            return None;
-        }
-        let after = self.steps.partition_point(|(from, _)| *from <= old);
-        let lower = |index: usize| self.steps.get(index).map_or(0, |(_, lower)| *lower);
-        let below = match after.checked_sub(1) {
-            Some(index) => old - lower(index),
-            None => old,
-        };
-        let below = below.min(self.new);
-        // In a run of lines that were passed over: the last event before it counts.
-        let next = self.steps.get(after).map(|(from, lower)| from - lower - 1);
-        Some(next.map_or(below, |most| below.min(most)))
     }
 }
 
