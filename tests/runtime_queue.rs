@@ -413,6 +413,46 @@ async fn each_phase_of_a_shutdown_has_its_own_time() {
     assert_eq!(world.session.steps(), 1);
 }
 
+/// An input whose fold was on its way to the disk when a shutdown gave its turn up has joined it: it
+/// must not be cancelled besides.
+#[tokio::test]
+async fn an_input_whose_fold_has_begun_is_not_cancelled_besides() {
+    let mut world = world();
+    let held = Held::default();
+    let agent = spawn(&mut world, held.spec());
+    let first = submit(&agent, "first").await;
+    held.asked(1).await;
+    let folds = submit(&agent, "folds").await;
+    let stays = submit(&agent, Input::new("stays").no_fold()).await;
+    queued(&agent, 2).await;
+    let mut door = Door::at_syncs(&world.disk);
+    held.answer(0, calls(&[("c1", "echo", b"{}")])).await;
+    // The step passes, the fold stands at the door.
+    door.knock().await;
+    door.pass();
+    door.knock().await;
+    let report = agent
+        .shutdown_within(ShutdownLimits::each(Duration::from_millis(30)))
+        .await;
+    assert_eq!(report.overdue, [ShutdownPhase::Turn, ShutdownPhase::Queue]);
+    assert_eq!(first.await, Err(RunError::Ended));
+    assert_eq!(folds.await, Err(RunError::Ended));
+    assert_eq!(cancelled(&stays.await).0, CancelReason::Interrupted);
+    drop(door);
+    let mut main = world.session.loop_by_name("main").unwrap().unwrap();
+    // Behind all that was submitted.
+    drop(main.begin_turn_async("next".into()).await.unwrap());
+    let of = |said: &str| {
+        let inputs = inputs(&world.session).into_iter();
+        let kinds = inputs
+            .filter(|(_, text)| text == said)
+            .map(|(kind, _)| kind);
+        kinds.collect::<Vec<_>>()
+    };
+    assert_eq!(of("folds"), [Kind::TurnFoldedInto]);
+    assert_eq!(of("stays"), [Kind::InputCancelled]);
+}
+
 /// The terminal has a time of its own, counted from when the turn has stopped.
 #[tokio::test]
 async fn the_terminal_is_a_phase_of_its_own() {
