@@ -3,7 +3,7 @@
 use serde::Serialize;
 use stepwell::Store;
 use stepwell::identity::{SessionId, Timestamp};
-use stepwell::store::{SessionEntry, SessionStatus};
+use stepwell::store::{Listed, SessionEntry, SessionStatus};
 
 use crate::Verdict;
 use crate::args::SessionsArgs;
@@ -31,17 +31,14 @@ impl<'a> Line<'a> {
             Ok(listed) => Line {
                 session: entry.id,
                 title: listed.title.as_deref(),
-                status: match listed.damage {
+                status: match problem(listed) {
                     Some(_) => "damaged",
                     None => word(listed.status),
                 },
                 last_seq: Some(listed.last_seq.get()),
                 created: listed.created,
                 last_active: listed.last_active,
-                problem: listed
-                    .damage
-                    .as_ref()
-                    .map(|damage| one_line(&damage.to_string())),
+                problem: problem(listed),
             },
             Err(error) => Line {
                 session: entry.id,
@@ -54,6 +51,12 @@ impl<'a> Line<'a> {
             },
         }
     }
+}
+
+fn problem(listed: &Listed) -> Option<String> {
+    let damage = listed.damage.as_ref().map(ToString::to_string);
+    let unreadable = listed.unreadable.as_ref().map(ToString::to_string);
+    damage.or(unreadable).map(|text| one_line(&text))
 }
 
 fn word(status: SessionStatus) -> &'static str {

@@ -33,6 +33,8 @@ const KEPT: usize = 64 * 1024;
 pub(crate) enum WhenFull {
     Wait,
     Refuse,
+    /// It is taken in all the same: its caller waits for it and so is a bound by itself.
+    Exceed,
 }
 
 /// A journal behind its handles.
@@ -209,10 +211,11 @@ impl Core {
         batch: &mut [Unstamped<'_>],
         expected: Option<Seq>,
         sink: Arc<dyn Sink>,
+        full: WhenFull,
         offer: bool,
     ) -> Result<bool, NotCommitted> {
         self.check(batch)?;
-        let mut queue = self.with_room(batch, WhenFull::Refuse)?;
+        let mut queue = self.with_room(batch, full)?;
         let settle = Settle::Sink(sink);
         queue.group.push(batch, expected, Some(settle));
         let leads = offer && !queue.served;
@@ -287,7 +290,7 @@ impl Core {
             let records = queue.group.blanks.len();
             let fits = records + batch.len() <= self.max_queued
                 && queue.group.length + bytes <= self.max_queued_bytes;
-            if fits || queue.group.is_empty() {
+            if fits || queue.group.is_empty() || full == WhenFull::Exceed {
                 return Ok(queue);
             }
             if full == WhenFull::Refuse {

@@ -94,7 +94,8 @@ pub use workers::Workers;
 use crate::identity::SessionId;
 pub use crate::vfs::Holder;
 use crate::vfs::Vfs;
-use commit::{Core, WhenFull};
+use commit::Core;
+pub(crate) use commit::WhenFull;
 use directory::Directory;
 use opening::FENCE_LEN;
 use record::Unstamped;
@@ -285,10 +286,11 @@ impl Journal {
         records: impl Iterator<Item = OwnedRecord>,
         expected: Option<Seq>,
         sink: Arc<dyn Sink>,
+        full: WhenFull,
         offer: bool,
     ) -> Result<bool, NotCommitted> {
         let mut batch: Vec<_> = records.map(Unstamped::owned).collect();
-        self.core.enqueue(&mut batch, expected, sink, offer)
+        self.core.enqueue(&mut batch, expected, sink, full, offer)
     }
 
     /// Writes what is queued, for who was told so by [`Journal::enqueue`].
