@@ -20,6 +20,7 @@ use crate::identity::LoopId;
 use crate::journal::{AppendError, NotCommitted, Placed, Receipt, Seq, Sink, WhenFull};
 use crate::metrics::Measure;
 use crate::sync::MutexGuard;
+use crate::wake::Behind;
 
 /// An event with its bytes.
 pub(super) struct Encoded {
@@ -131,6 +132,7 @@ impl SessionCore {
             full,
             promise,
         };
+        let behind = Behind::locks();
         let mut boundary = lock(&self.boundary);
         if let Err(refusal) = self.ready(&boundary) {
             drop(boundary);
@@ -140,6 +142,7 @@ impl SessionCore {
         boundary.waiting.push_back(request);
         let leads = self.launch(&mut boundary, may_block);
         drop(boundary);
+        drop(behind);
         if leads {
             self.log.lead();
         }
@@ -305,6 +308,7 @@ type Flown = (Promise<CommitResult>, CommitResult);
 
 impl Sink for SessionCore {
     fn settled(self: Arc<Self>, outcome: Result<Receipt, AppendError>) {
+        let _behind = Behind::locks();
         let mut boundary: MutexGuard<'_, Boundary> = lock(&self.boundary);
         let Some(flown) = boundary.flight.pop_front() else {
             return;
