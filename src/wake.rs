@@ -8,10 +8,10 @@ use std::task::Waker;
 
 crate::sync::thread_local! {
     /// How many [`Behind`] of this thread are open.
-    static OPEN: Cell<usize> = Cell::new(0);
-    static WAITING: RefCell<Vec<Waker>> = RefCell::new(Vec::new());
+    static OPEN: Cell<usize> = const { Cell::new(0) };
+    static WAITING: RefCell<Vec<Waker>> = const { RefCell::new(Vec::new()) };
     /// Whether this thread runs wakers that waited.
-    static WAKING: Cell<bool> = Cell::new(false);
+    static WAKING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Wakes a task: now, or behind the locks that this thread holds.
@@ -60,14 +60,21 @@ impl Drop for Behind {
         if left != Ok(0) {
             return;
         }
-        let waiting = WAITING.try_with(RefCell::take).unwrap_or_default();
+        let mut waiting = WAITING.try_with(RefCell::take).unwrap_or_default();
         if waiting.is_empty() {
             return;
         }
         let before = WAKING
             .try_with(|waking| waking.replace(true))
             .unwrap_or(false);
-        waiting.into_iter().for_each(contained);
+        waiting.drain(..).for_each(contained);
         let _ = WAKING.try_with(|waking| waking.set(before));
+        // Its room is for the next ones, unless what was woken made others wait.
+        let _ = WAITING.try_with(|kept| {
+            let mut kept = kept.borrow_mut();
+            if kept.is_empty() {
+                *kept = waiting;
+            }
+        });
     }
 }
