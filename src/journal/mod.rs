@@ -128,7 +128,8 @@ pub struct Health {
     /// Why the next segment could not be prepared: the disk is getting full. Appends go on in the
     /// active segment, and it is tried again when there is no room left in it.
     pub lacking: Option<NotCommitted>,
-    /// For how long the group in flight has been waiting for the disk.
+    /// For how long the disk has owed an answer to what holds the commit token: a group, a roll, a
+    /// witness slot, opening the files again.
     pub waiting: Option<Duration>,
     /// How many batches wait for a group.
     pub queued: usize,
