@@ -11,7 +11,6 @@
 #![cfg(feature = "runtime")]
 
 mod runtime_support;
-mod watchdog;
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -19,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
+use runtime_support::watchdog::ends;
 use runtime_support::*;
 use stepwell::event::Kind;
 use stepwell::journal::Workers;
@@ -28,7 +28,6 @@ use stepwell::runtime::{
 };
 use stepwell::store::{Mode, StoreOptions};
 use tokio::runtime::{Builder, Runtime};
-use watchdog::ends;
 
 /// One task is polled between two polls of what is blocked on.
 fn runtime() -> Runtime {

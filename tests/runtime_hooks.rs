@@ -11,9 +11,11 @@
 mod runtime_support;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use runtime_support::watchdog::patient;
 use runtime_support::*;
 use stepwell::event::{ErrorKind, Kind, Limits};
 use stepwell::journal::Seq;
@@ -358,9 +360,12 @@ async fn the_hook_of_a_gate_covers_the_waiting_and_nothing_else() {
         let last = log.last().map(|seen| (seen.begins, name(&seen.call.work)));
         last == Some((true, "gate".into()))
     };
-    while !waits(&log) {
-        tokio::task::yield_now().await;
-    }
+    patient(async {
+        while !waits(&log) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
     let pending = world.session.pending_gates().remove(0);
     let begun = log.lock().unwrap().last().unwrap().call.clone();
     let gate = pending.gate.id;
@@ -368,7 +373,7 @@ async fn the_hook_of_a_gate_covers_the_waiting_and_nothing_else() {
     assert_eq!(begun.at.step, pending.step);
     let answer = Answer::choose(APPROVE);
     let answered = agent.answer_gate(gate, answer).await.unwrap().seq();
-    turn.await.unwrap();
+    patient(turn).await.unwrap();
     let log = paired(&log);
     let seen = around_the_gate(&log);
     assert_eq!(
@@ -435,15 +440,18 @@ async fn the_hook_of_a_gate_ends_with_the_interruption_and_with_the_session() {
             let log = log.lock().unwrap();
             log.iter().any(|seen| name(&seen.call.work) == "gate")
         };
-        while !begun(&log) {
-            tokio::task::yield_now().await;
-        }
+        patient(async {
+            while !begun(&log) {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
         let before = world.session.last_seq();
         match interrupts {
             true => assert!(agent.interrupt().await.unwrap()),
             false => world.session.close().unwrap(),
         }
-        turn.await.unwrap();
+        patient(turn).await.unwrap();
         let log = paired(&log);
         let over = log.iter().filter(|seen| !seen.begins);
         let over: Vec<_> = over
@@ -491,6 +499,7 @@ async fn a_question_that_is_refused_has_no_waiting() {
 
 struct Bad {
     begins: bool,
+    finished: Arc<AtomicUsize>,
 }
 
 impl HookObserver for Bad {
@@ -499,6 +508,7 @@ impl HookObserver for Bad {
     }
 
     fn finish(&self, _: HookCall, _: HookResult) {
+        self.finished.fetch_add(1, Ordering::SeqCst);
         panic!("on purpose");
     }
 }
@@ -507,16 +517,24 @@ impl HookObserver for Bad {
 async fn an_observer_that_panics_harms_nobody() {
     let mut world = world();
     let log = Log::default();
+    let (never, always) = (Arc::default(), Arc::default());
+    let bad = |begins, finished: &Arc<AtomicUsize>| Bad {
+        begins,
+        finished: finished.clone(),
+    };
     let spec = AgentSpec::new(one_round()).tool(echo());
     let spec = spec
         .observer(watcher(&world, &log, "a"))
-        .observer(Bad { begins: true })
-        .observer(Bad { begins: false })
+        .observer(bad(true, &never))
+        .observer(bad(false, &always))
         .observer(watcher(&world, &log, "b"));
     let agent = spawn(&mut world, spec);
     assert!(agent.run_turn("go").await.unwrap().is_done());
     let log = paired(&log);
     assert_eq!(log.len(), 2 * 18);
+    // One whose beginning panicked has not begun, and is not told of the end.
+    assert_eq!(never.load(Ordering::SeqCst), 0);
+    assert_eq!(always.load(Ordering::SeqCst), 9);
 }
 
 /// Refuses what its name says.
