@@ -149,16 +149,20 @@ fn store_again(first: &Store, disk: &SimVfs) -> Session {
 #[tokio::test]
 async fn a_question_is_cut_at_each_of_its_awaits() {
     for answered in [true, false] {
+        let mut most = 0;
         for cut in [Cut::Drop, Cut::Cancel] {
             for settle in [false, true] {
                 let mut polls = 0;
                 while cut_at(polls, cut, answered, settle).await {
                     polls += 1;
                 }
-                // Opening, waiting, (the timeout's commit,) and the end.
-                assert!(polls > 2, "{polls}");
+                // On a busy machine the answer may be there as soon as the question is.
+                assert!(polls >= 2, "{polls}");
+                most = most.max(polls);
             }
         }
+        // Opening, waiting, (the timeout's commit,) and the end.
+        assert!(most > 2, "{most}");
     }
 }
 
