@@ -304,8 +304,13 @@ fn drive(world: &World, mut future: Cutting<'_>, cut: Cut) -> bool {
         assert_eq!(last.map_or(0, |wakes| wakes.count()), 0, "{cut:?}");
         last = Some(wakes);
     }
-    for _ in 0..cut.pieces {
+    for piece in 0..cut.pieces {
         world.workers.run_one();
+        if piece == 0
+            && let Some(wakes) = &last
+        {
+            assert_eq!(wakes.count(), 1, "the last waker is the one: {cut:?}");
+        }
     }
     drop(future);
     false
@@ -506,6 +511,62 @@ fn futures_that_are_dropped_in_a_row_leave_an_order_that_folds() {
             let turns = world.session.turn_count(world.session.loops()[0].0);
             // And the one with which it went on.
             assert_eq!(turns, begun + 1, "{cuts:b}");
+        }
+    });
+}
+
+/// Two answers on their way at once: the first is taken, whoever is dropped, and the other is told.
+#[test]
+fn of_two_answers_on_their_way_one_is_taken_whoever_is_dropped() {
+    ends(|| {
+        for dropped in 0..1 << 2 {
+            let mut world = world(Workers::manual());
+            world.cut(What::Answer, |world, first| {
+                let mut context = Context::from_waker(Waker::noop());
+                let answer = stepwell::store::Answer::choose("Deny");
+                let second = world.session.answer_gate_async(world.gate, answer);
+                let (mut first, mut second) = (Some(first), Some(Box::pin(second)));
+                assert!(
+                    first
+                        .as_mut()
+                        .unwrap()
+                        .as_mut()
+                        .poll(&mut context)
+                        .is_pending()
+                );
+                assert!(
+                    second
+                        .as_mut()
+                        .unwrap()
+                        .as_mut()
+                        .poll(&mut context)
+                        .is_pending()
+                );
+                if dropped & 1 != 0 {
+                    first = None;
+                }
+                if dropped & 2 != 0 {
+                    second = None;
+                }
+                while world.workers.run_one() {}
+                if let Some(mut first) = first {
+                    assert!(first.as_mut().poll(&mut context).is_ready());
+                }
+                if let Some(mut second) = second {
+                    let Poll::Ready(Err(AnswerError::AlreadyAnswered { at, .. })) =
+                        second.as_mut().poll(&mut context)
+                    else {
+                        panic!("the second is told that it counts, or hangs");
+                    };
+                    assert_eq!(at, world.before.next());
+                }
+                true
+            });
+            let kept = world.session.gate_answers();
+            assert_eq!(kept.len(), 1);
+            assert_eq!(kept[0].resolved.action, "Approve", "the first");
+            world.assert_answered_once(&world.session, true);
+            world.goes_on(&world.session);
         }
     });
 }
