@@ -27,6 +27,7 @@ pub mod runtime;
 pub mod store;
 mod sync;
 pub mod vfs;
+mod wake;
 
 pub use store::{Session, Store};
 

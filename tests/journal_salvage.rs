@@ -165,6 +165,57 @@ fn a_file_counts_whose_fence_was_copied_to_a_later_one() {
     assert_eq!(records(found.into_iter().map(Ok)), books.acknowledged);
 }
 
+/// Simulation, seed 2053284: a writer was overtaken, and the newer owner served. The opening after that
+/// one replaced its file, and ended before it wrote a fence of its own. So the file had no sign of its
+/// own epoch, reached less far than what the overtaken writer had written in vain, and was taken for
+/// one that was never listed; the record that was given up came up in the place of one that had been
+/// acknowledged. The copied fence says where the overtaken writer ends.
+#[test]
+fn an_overtaken_writer_ends_at_the_fence_that_was_copied_by_one_who_never_served() {
+    let closing = JournalOptions {
+        first_capacity: 16384,
+        max_capacity: 16384,
+        ..options(0)
+    };
+    let copying = JournalOptions {
+        supersede_limit: 1 << 20,
+        ..closing.clone()
+    };
+    let old = disk();
+    let stale = create(&old, &closing).unwrap();
+    let mut books = Books::default();
+    // Groups enough that the next owner leaves some of them in this file and goes on listing it.
+    for _ in 0..3 {
+        assert!(books.append(&stale, 1, 100));
+    }
+    let new = old.new_process();
+    new.break_lock(dir().join("LOCK")).unwrap();
+    let journal = begin(open(&new, &closing).unwrap()).unwrap();
+    let mut given_up = Books {
+        next: 1000,
+        ..Books::default()
+    };
+    assert!(!given_up.append(&stale, 4, 100));
+    assert!(books.append(&journal, 1, 100));
+    drop((stale, journal));
+    new.kill();
+    // It copies the file of the newer owner and lists the copy; its own fence is never written.
+    drop(open(&new, &copying).unwrap());
+    new.kill();
+    let whole = entries(&view(&new));
+    let names = whole.iter().map(|entry| entry.position.segment);
+    assert!(names.clone().any(|name| name.generation == 1));
+    let files = new.files().into_iter().map(|(path, _)| path);
+    let manifest = files.filter(|path| path.to_string_lossy().contains("MANIFEST"));
+    new.flip_byte(manifest.max().unwrap(), 100).unwrap();
+    let seen = view(&new);
+    assert!(seen.damage().is_some());
+    let found: Vec<Entry> = seen.read(Lsn::ZERO).map(|entry| entry.unwrap()).collect();
+    let lsns = |entries: &[Entry]| -> Vec<Lsn> { entries.iter().map(|entry| entry.lsn).collect() };
+    assert_eq!(lsns(&found), lsns(&whole));
+    assert_eq!(records(found.into_iter().map(Ok)), books.acknowledged);
+}
+
 /// Simulation, seed 3449: a view was opened between a roll and the first record behind it; the next
 /// opening copied the sealed segment, and the view could not read it any more.
 #[test]

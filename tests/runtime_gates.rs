@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use runtime_support::watchdog::patient;
 use runtime_support::*;
 use stepwell::content::Message;
 use stepwell::event::{
@@ -38,7 +39,7 @@ fn spawn(world: &mut World, agent: AgentSpec) -> LoopHandle {
 
 fn start(agent: &LoopHandle) -> tokio::task::JoinHandle<Result<TurnOutcome, RunError>> {
     let agent = agent.clone();
-    tokio::spawn(async move { agent.run_turn("go").await })
+    tokio::spawn(async move { patient(agent.run_turn("go")).await })
 }
 
 /// Asks about every call, without a timeout.
@@ -63,12 +64,15 @@ type Answer2 = runtime_support::Answer;
 
 /// Waits until the session has a gate.
 async fn gate_of(session: &Session) -> PendingGate {
-    loop {
-        if let Some(pending) = session.pending_gates().into_iter().next() {
-            return pending;
+    patient(async {
+        loop {
+            if let Some(pending) = session.pending_gates().into_iter().next() {
+                return pending;
+            }
+            tokio::task::yield_now().await;
         }
-        tokio::task::yield_now().await;
-    }
+    })
+    .await
 }
 
 fn results(session: &Session) -> Vec<(String, bool)> {

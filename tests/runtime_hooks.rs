@@ -11,16 +11,20 @@
 mod runtime_support;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use runtime_support::watchdog::patient;
 use runtime_support::*;
-use stepwell::event::{ErrorKind, Kind};
+use stepwell::event::{ErrorKind, Kind, Limits};
 use stepwell::journal::Seq;
 use stepwell::runtime::{
-    AgentSpec, Decision, Denial, Filter, From, HookCall, HookObserver, HookResult, HookWork,
-    LoopHandle, ModelRequest, ModelStream, RunError, ToolCall, ToolOutput, TurnEnd,
+    APPROVE, AgentSpec, DENY, Decision, Denial, Filter, From, HookCall, HookObserver, HookResult,
+    HookWork, LoopHandle, ModelRequest, ModelStream, Question, RunError, ToolCall, ToolOutput,
+    ToolSpec, TurnEnd,
 };
-use stepwell::store::Session;
+use stepwell::store::{Answer, Session, StoreOptions};
 
 /// What was seen, by whom, and the last sequence at that moment.
 #[derive(Debug, Clone)]
@@ -68,6 +72,7 @@ fn name(work: &HookWork) -> String {
         HookWork::Step { index } => format!("step {index}"),
         HookWork::Inference { messages } => format!("inference {}", messages.len()),
         HookWork::ToolCall { tool, .. } => format!("tool {tool}"),
+        HookWork::GateWait { .. } => "gate".into(),
         HookWork::JournalAppend { kinds } => format!("append {kinds:?}"),
         other => format!("{other:?}"),
     }
@@ -294,8 +299,207 @@ fn a_runtime_that_ends_finishes_what_was_begun() {
     );
 }
 
+// ---- gates and intents
+
+/// One call of a tool with intents, about which a person is asked.
+fn gated(timeout: Option<Duration>) -> AgentSpec {
+    let tool = act_as(ToolSpec::new("echo", "for a test").intent(), |_| async {
+        ToolOutput::text("ran")
+    });
+    let policy = move |_: &ToolCall| {
+        let question = Question::permission("may I?");
+        Decision::Ask(match timeout {
+            Some(after) => question.timeout(after, DENY),
+            None => question.without_timeout(),
+        })
+    };
+    AgentSpec::new(one_round()).tool(tool).policy(policy)
+}
+
+fn places(session: &Session, wanted: Kind) -> Vec<Seq> {
+    let events = session.replay(Seq::new(1)).map(|event| event.unwrap());
+    let found = events.filter(|event| event.event().kind() == wanted);
+    found.map(|event| event.seq()).collect()
+}
+
+/// From the first append of a gate on, in order, up to the end of the call.
+fn around_the_gate(log: &[Seen]) -> Vec<(String, Option<HookResult>, Seq)> {
+    let names = log.iter().map(|seen| {
+        let side = if seen.begins { '+' } else { '-' };
+        let name = format!("{side}{}", name(&seen.call.work));
+        (name, seen.result.clone(), seen.last)
+    });
+    let from = names.skip_while(|(name, ..)| !name.contains("GateOpened"));
+    let upto = from.take_while(|(name, ..)| name != "-tool echo");
+    upto.collect()
+}
+
+fn only_names(seen: &[(String, Option<HookResult>, Seq)]) -> Vec<&str> {
+    seen.iter().map(|(name, ..)| name.as_str()).collect()
+}
+
+/// The hook of a gate's waiting begins when the question is durable, and ends with the answer; the
+/// appends of the question and of what is about to run are around it. Guards are not asked.
+#[tokio::test]
+async fn the_hook_of_a_gate_covers_the_waiting_and_nothing_else() {
+    let mut world = world();
+    let log = Log::default();
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let notes = asked.clone();
+    let guard = move |call: HookCall| {
+        notes.lock().unwrap().push(name(&call.work));
+        Ok(())
+    };
+    let spec = gated(None)
+        .observer(watcher(&world, &log, "a"))
+        .guard(guard);
+    let agent = spawn(&mut world, spec);
+    let turn = agent.submit("go").await.unwrap();
+    let waits = |log: &Log| {
+        let log = log.lock().unwrap();
+        let last = log.last().map(|seen| (seen.begins, name(&seen.call.work)));
+        last == Some((true, "gate".into()))
+    };
+    patient(async {
+        while !waits(&log) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let pending = world.session.pending_gates().remove(0);
+    let begun = log.lock().unwrap().last().unwrap().call.clone();
+    let gate = pending.gate.id;
+    assert_eq!(begun.work, HookWork::GateWait { gate });
+    assert_eq!(begun.at.step, pending.step);
+    let answer = Answer::choose(APPROVE);
+    let answered = agent.answer_gate(gate, answer).await.unwrap().seq();
+    patient(turn).await.unwrap();
+    let log = paired(&log);
+    let seen = around_the_gate(&log);
+    assert_eq!(
+        only_names(&seen),
+        [
+            "+append [GateOpened, PermissionRequested]",
+            "-append [GateOpened, PermissionRequested]",
+            "+gate",
+            "-gate",
+            "+append [ToolIntent]",
+            "-append [ToolIntent]",
+        ]
+    );
+    let opened = places(&world.session, Kind::PermissionRequested)[0];
+    assert!(seen[0].2 < opened, "before the submission");
+    assert_eq!(seen[1].1, Some(HookResult::Appended { last: opened }));
+    assert_eq!(seen[2].2, opened, "durable, and not answered");
+    assert_eq!((&seen[3].1, seen[3].2), (&Some(HookResult::Done), answered));
+    let intent = places(&world.session, Kind::ToolIntent)[0];
+    assert_eq!((seen[4].2, seen[5].2), (answered, intent));
+    assert_eq!(seen[5].1, Some(HookResult::Appended { last: intent }));
+    assert_eq!(
+        *asked.lock().unwrap(),
+        ["turn", "inference 1", "tool echo", "inference 3"]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_hook_of_a_gate_ends_with_its_timeout_whose_append_is_seen() {
+    let mut world = world();
+    let log = Log::default();
+    let spec = gated(Some(Duration::from_secs(7)));
+    let spec = spec.observer(watcher(&world, &log, "a"));
+    let agent = spawn(&mut world, spec);
+    assert!(agent.run_turn("go").await.unwrap().is_done());
+    let log = paired(&log);
+    let seen = around_the_gate(&log);
+    assert_eq!(
+        only_names(&seen)[2..],
+        [
+            "+gate",
+            "+append [GateResolved]",
+            "-append [GateResolved]",
+            "-gate"
+        ]
+    );
+    let last = places(&world.session, Kind::GateResolved)[0];
+    assert!(seen[3].2 < last);
+    assert_eq!(seen[4].1, Some(HookResult::Appended { last }));
+    assert_eq!((&seen[5].1, seen[5].2), (&Some(HookResult::Done), last));
+    // What was denied has no intent.
+    assert_eq!(places(&world.session, Kind::ToolIntent), []);
+}
+
+#[tokio::test]
+async fn the_hook_of_a_gate_ends_with_the_interruption_and_with_the_session() {
+    for interrupts in [true, false] {
+        let mut world = world();
+        let log = Log::default();
+        let spec = gated(None).observer(watcher(&world, &log, "a"));
+        let agent = spawn(&mut world, spec);
+        let turn = agent.submit("go").await.unwrap();
+        let begun = |log: &Log| {
+            let log = log.lock().unwrap();
+            log.iter().any(|seen| name(&seen.call.work) == "gate")
+        };
+        patient(async {
+            while !begun(&log) {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        let before = world.session.last_seq();
+        match interrupts {
+            true => assert!(agent.interrupt().await.unwrap()),
+            false => world.session.close().unwrap(),
+        }
+        patient(turn).await.unwrap();
+        let log = paired(&log);
+        let over = log.iter().filter(|seen| !seen.begins);
+        let over: Vec<_> = over
+            .filter(|seen| name(&seen.call.work) == "gate")
+            .collect();
+        assert_eq!(over.len(), 1);
+        match &over[0].result {
+            Some(HookResult::Cancelled) => assert!(interrupts),
+            Some(HookResult::Failed { error }) => assert!(!interrupts, "{error}"),
+            other => panic!("{other:?}"),
+        }
+        // Before the turn's end was written.
+        assert_eq!(over[0].last, before);
+    }
+}
+
+/// A question that is not durable is not waited for.
+#[tokio::test]
+async fn a_question_that_is_refused_has_no_waiting() {
+    let mut world = world_with(StoreOptions {
+        limits: Limits {
+            record_bytes: 3000,
+            ..Limits::default()
+        },
+        ..options()
+    });
+    let log = Log::default();
+    let policy = |_: &ToolCall| Decision::ask("x".repeat(4000));
+    let spec = AgentSpec::new(one_round()).tool(echo()).policy(policy);
+    let spec = spec.observer(watcher(&world, &log, "a"));
+    let agent = spawn(&mut world, spec);
+    let outcome = agent.run_turn("go").await.unwrap();
+    assert!(matches!(outcome.end, TurnEnd::Failed { .. }), "{outcome:?}");
+    let log = paired(&log);
+    let seen = around_the_gate(&log);
+    assert_eq!(
+        only_names(&seen),
+        [
+            "+append [GateOpened, PermissionRequested]",
+            "-append [GateOpened, PermissionRequested]",
+        ]
+    );
+    assert!(matches!(seen[1].1, Some(HookResult::Failed { .. })));
+}
+
 struct Bad {
     begins: bool,
+    finished: Arc<AtomicUsize>,
 }
 
 impl HookObserver for Bad {
@@ -304,6 +508,7 @@ impl HookObserver for Bad {
     }
 
     fn finish(&self, _: HookCall, _: HookResult) {
+        self.finished.fetch_add(1, Ordering::SeqCst);
         panic!("on purpose");
     }
 }
@@ -312,16 +517,24 @@ impl HookObserver for Bad {
 async fn an_observer_that_panics_harms_nobody() {
     let mut world = world();
     let log = Log::default();
+    let (never, always) = (Arc::default(), Arc::default());
+    let bad = |begins, finished: &Arc<AtomicUsize>| Bad {
+        begins,
+        finished: finished.clone(),
+    };
     let spec = AgentSpec::new(one_round()).tool(echo());
     let spec = spec
         .observer(watcher(&world, &log, "a"))
-        .observer(Bad { begins: true })
-        .observer(Bad { begins: false })
+        .observer(bad(true, &never))
+        .observer(bad(false, &always))
         .observer(watcher(&world, &log, "b"));
     let agent = spawn(&mut world, spec);
     assert!(agent.run_turn("go").await.unwrap().is_done());
     let log = paired(&log);
     assert_eq!(log.len(), 2 * 18);
+    // One whose beginning panicked has not begun, and is not told of the end.
+    assert_eq!(never.load(Ordering::SeqCst), 0);
+    assert_eq!(always.load(Ordering::SeqCst), 9);
 }
 
 /// Refuses what its name says.

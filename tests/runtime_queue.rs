@@ -11,15 +11,18 @@
 mod runtime_support;
 
 use std::collections::HashMap;
+use std::future::IntoFuture;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use runtime_support::watchdog::patient;
 use runtime_support::*;
 use stepwell::event::{Body, CancelReason, Kind, RejectReason};
 use stepwell::journal::Seq;
 use stepwell::runtime::{
-    AgentSpec, Filter, From, Input, InputOutcome, LoopHandle, ModelRequest, ModelSender,
+    AgentSpec, Filter, From, Input, InputId, InputOutcome, LoopHandle, ModelRequest, ModelSender,
     ModelStream, RunError, ShutdownLimits, ShutdownPhase, Submitted, ToolOutput, TurnEnd,
     TurnLimits, shutdown_all,
 };
@@ -48,12 +51,8 @@ impl Held {
 
     /// The answer to the request at this number, from 0.
     async fn answer(&self, at: usize, answer: Answer) {
-        let sender = loop {
-            if let Some(sender) = self.senders.lock().unwrap().get(at) {
-                break sender.clone();
-            }
-            tokio::task::yield_now().await;
-        };
+        self.asked(at + 1).await;
+        let sender = self.senders.lock().unwrap()[at].clone();
         for item in answer {
             sender.send(item).await;
         }
@@ -61,9 +60,12 @@ impl Held {
     }
 
     async fn asked(&self, count: usize) {
-        while self.senders.lock().unwrap().len() < count {
-            tokio::task::yield_now().await;
-        }
+        patient(async {
+            while self.senders.lock().unwrap().len() < count {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
     }
 }
 
@@ -72,14 +74,35 @@ fn spawn(world: &mut World, agent: AgentSpec) -> LoopHandle {
     world.session.spawn_loop(main, agent).unwrap()
 }
 
-async fn submit(agent: &LoopHandle, input: impl Into<Input>) -> Submitted {
-    agent.submit(input).await.unwrap()
+/// An input whose outcome must come.
+struct Handed(Submitted);
+
+impl Handed {
+    fn id(&self) -> InputId {
+        self.0.id()
+    }
+}
+
+impl IntoFuture for Handed {
+    type Output = Result<InputOutcome, RunError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(patient(self.0))
+    }
+}
+
+async fn submit(agent: &LoopHandle, input: impl Into<Input>) -> Handed {
+    Handed(agent.submit(input).await.unwrap())
 }
 
 async fn queued(agent: &LoopHandle, count: usize) {
-    while agent.snapshot().await.unwrap().queued != count {
-        tokio::task::yield_now().await;
-    }
+    patient(async {
+        while agent.snapshot().await.unwrap().queued != count {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
 }
 
 /// What the log says about inputs: the text (or nothing) and the kind.
@@ -321,7 +344,7 @@ async fn a_full_queue_refuses_and_that_is_recorded_first() {
         &format!("{:?}", RejectReason::QueueFull),
     );
     assert_eq!(inputs(&world.session).last(), Some(&rejected));
-    let report = agent.shutdown().await;
+    let report = patient(agent.shutdown()).await;
     assert_eq!((report.interrupted, report.returned), (true, 1));
     assert_eq!(cancelled(&waits.await).0, CancelReason::Interrupted);
 }
@@ -337,13 +360,17 @@ async fn a_shutdown_returns_all_and_a_second_waits_for_the_first() {
     let two = submit(&agent, Input::new("two").machine()).await;
     queued(&agent, 2).await;
     let (report, again) = tokio::join!(
-        agent.shutdown_within(ShutdownLimits::each(Duration::from_secs(60))),
-        agent.shutdown()
+        patient(agent.shutdown_within(ShutdownLimits::each(Duration::from_secs(60)))),
+        patient(agent.shutdown())
     );
     assert!(report.is_complete());
     assert_eq!((report.interrupted, report.returned), (true, 2));
     assert_eq!(again, report);
-    assert_eq!(agent.shutdown().await, report, "also when it is over");
+    assert_eq!(
+        patient(agent.shutdown()).await,
+        report,
+        "also when it is over"
+    );
     let Ok(InputOutcome::Turn(outcome)) = first.await else {
         panic!("no turn");
     };
@@ -394,9 +421,8 @@ async fn each_phase_of_a_shutdown_has_its_own_time() {
     door.knock().await;
     let waits = submit(&agent, "waits").await;
     queued(&agent, 1).await;
-    let report = agent
-        .shutdown_within(ShutdownLimits::each(Duration::from_millis(30)))
-        .await;
+    let report =
+        patient(agent.shutdown_within(ShutdownLimits::each(Duration::from_millis(30)))).await;
     assert_eq!(report.overdue, [ShutdownPhase::Turn, ShutdownPhase::Queue]);
     assert_eq!(first.await, Err(RunError::Ended));
     let waited = cancelled(&waits.await);
@@ -413,6 +439,46 @@ async fn each_phase_of_a_shutdown_has_its_own_time() {
     assert_eq!(world.session.steps(), 1);
 }
 
+/// An input whose fold was on its way to the disk when a shutdown gave its turn up has joined it: it
+/// must not be cancelled besides.
+#[tokio::test]
+async fn an_input_whose_fold_has_begun_is_not_cancelled_besides() {
+    let mut world = world();
+    let held = Held::default();
+    let agent = spawn(&mut world, held.spec());
+    let first = submit(&agent, "first").await;
+    held.asked(1).await;
+    let folds = submit(&agent, "folds").await;
+    let stays = submit(&agent, Input::new("stays").no_fold()).await;
+    queued(&agent, 2).await;
+    let mut door = Door::at_syncs(&world.disk);
+    held.answer(0, calls(&[("c1", "echo", b"{}")])).await;
+    // The step passes, the fold stands at the door.
+    door.knock().await;
+    door.pass();
+    door.knock().await;
+    let report = agent
+        .shutdown_within(ShutdownLimits::each(Duration::from_millis(30)))
+        .await;
+    assert_eq!(report.overdue, [ShutdownPhase::Turn, ShutdownPhase::Queue]);
+    assert_eq!(first.await, Err(RunError::Ended));
+    assert_eq!(folds.await, Err(RunError::Ended));
+    assert_eq!(cancelled(&stays.await).0, CancelReason::Interrupted);
+    drop(door);
+    let mut main = world.session.loop_by_name("main").unwrap().unwrap();
+    // Behind all that was submitted.
+    drop(main.begin_turn_async("next".into()).await.unwrap());
+    let of = |said: &str| {
+        let inputs = inputs(&world.session).into_iter();
+        let kinds = inputs
+            .filter(|(_, text)| text == said)
+            .map(|(kind, _)| kind);
+        kinds.collect::<Vec<_>>()
+    };
+    assert_eq!(of("folds"), [Kind::TurnFoldedInto]);
+    assert_eq!(of("stays"), [Kind::InputCancelled]);
+}
+
 /// The terminal has a time of its own, counted from when the turn has stopped.
 #[tokio::test]
 async fn the_terminal_is_a_phase_of_its_own() {
@@ -427,7 +493,7 @@ async fn the_terminal_is_a_phase_of_its_own() {
         terminal: Some(Duration::from_millis(30)),
         queue: None,
     };
-    let report = agent.shutdown_within(limits).await;
+    let report = patient(agent.shutdown_within(limits)).await;
     assert_eq!(report.overdue, [ShutdownPhase::Terminal]);
     assert_eq!(first.await, Err(RunError::Ended));
     drop(door);
@@ -469,7 +535,7 @@ async fn a_fault_refuses_all_that_waits_also_what_is_being_folded() {
     assert!(matches!(turn.await, Ok(InputOutcome::Turn(outcome)) if outcome.is_done()));
     let old = submit(&agent, "old").await.await;
     assert_eq!(old, Err(RunError::Faulted(fault)));
-    assert!(agent.shutdown().await.is_complete());
+    assert!(patient(agent.shutdown()).await.is_complete());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -593,14 +659,13 @@ async fn one_life(seed: u64) -> [usize; 6] {
         submitted.push((format!("input {number}"), handed));
     }
     if rng.below(2) == 0 {
-        agent.shutdown().await;
+        patient(agent.shutdown()).await;
     }
     let mut expected: HashMap<String, Kind> = HashMap::new();
     let mut rejected = 0;
     let mut counts = [0; 6];
     for (text, submitted) in submitted {
-        let outcome = tokio::time::timeout(Duration::from_secs(20), submitted);
-        let (at, kind) = match outcome.await.expect("an outcome") {
+        let (at, kind) = match submitted.await {
             Ok(InputOutcome::Turn(_)) => (0, Kind::TurnStarted),
             Ok(InputOutcome::Folded { .. }) => (1, Kind::TurnFoldedInto),
             Ok(InputOutcome::Cancelled { reason, recorded }) => {

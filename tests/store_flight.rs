@@ -228,3 +228,79 @@ fn loops_commit_from_threads_of_their_own() {
     let (again, _) = store.open_session(id, Mode::Write).unwrap();
     assert_eq!(again.history(), live);
 }
+
+/// A blocking commit waits for its turn at the disk, however much waits already: it was refused as
+/// busy, although its caller could wait.
+#[test]
+fn a_blocking_commit_is_never_busy_and_one_that_is_submitted_may_be() {
+    let disk = SimVfs::new();
+    let options = StoreOptions {
+        workers: Workers::threads(),
+        journal: JournalOptions {
+            queue_bytes: 4_000,
+            ..options().journal
+        },
+        ..options()
+    };
+    let session = store_with(&disk, options).create_session(SessionSpec::new());
+    let session = session.unwrap();
+    let loops: Vec<_> = (0..8)
+        .map(|number| {
+            let made = session.create_loop(LoopSpec::new(format!("l{number}")));
+            made.unwrap().id()
+        })
+        .collect();
+    let note = |of: usize| {
+        let event = HostEvent {
+            name: "note".into(),
+            version: 1,
+            data: RawJson::parse(format!("\"{}\"", "x".repeat(2_000)).as_bytes()).unwrap(),
+            optional: true,
+        };
+        vec![Draft::new(event).in_loop(loops[of])]
+    };
+    // Syncs stand still until the gate opens.
+    let gate = Arc::new((Mutex::new(false), std::sync::Condvar::new()));
+    let stands = gate.clone();
+    disk.set_hook(move |op| {
+        if matches!(op, Op::SyncData { .. }) {
+            let open = stands.0.lock().unwrap();
+            drop(stands.1.wait_while(open, |open| !*open).unwrap());
+        }
+    });
+    let outcomes: Vec<_> = thread::scope(|scope| {
+        let commits: Vec<_> = (0..6)
+            .map(|of| {
+                let drafts = note(of);
+                let session = &session;
+                scope.spawn(move || session.commit(drafts))
+            })
+            .collect();
+        // One is with the disk, the others wait, more than there is room for.
+        while session.health().unwrap().queued < 5
+            && !commits.iter().any(|commit| commit.is_finished())
+        {
+            thread::yield_now();
+        }
+        let submitted = session.submit(note(7));
+        let busy = submitted.wait().unwrap();
+        assert!(
+            matches!(
+                busy,
+                Err(CommitError::NotCommitted(Refusal::Journal(
+                    NotCommitted::Busy { .. }
+                )))
+            ),
+            "{busy:?}"
+        );
+        *gate.0.lock().unwrap() = true;
+        gate.1.notify_all();
+        commits
+            .into_iter()
+            .map(|commit| commit.join().unwrap())
+            .collect()
+    });
+    for outcome in outcomes {
+        outcome.unwrap();
+    }
+}

@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use stepwell::identity::SessionId;
-use stepwell::journal::{Entry, FrameKind, Lsn, OpenError, ReadError, RepairReport};
+use stepwell::journal::{Entry, FrameKind, Lsn, OpenError, ReadError, RepairReport, Workers};
 use stepwell::store::{RepairError, ReplayError};
 use store_support::*;
 
@@ -500,4 +500,73 @@ fn a_repair_that_is_cut_off_leaves_no_half_store() {
         }
     }
     assert!(finished);
+}
+
+/// A killed session had a full segment and its prepared successor. The full one was removed, or
+/// emptied, and the repair looked only at the end of the last one, which nobody had touched: it gave
+/// up acknowledged records without a word, and without being allowed to.
+#[test]
+fn a_lost_segment_before_an_untouched_successor_is_a_lost_end() {
+    let mut lost = 0;
+    // So many records that every state of the last two segments comes.
+    for records in 1..24 {
+        let disk = SimVfs::new();
+        disk.set_tracing(false);
+        let workers = Workers::manual();
+        let prepared = StoreOptions {
+            workers: workers.clone(),
+            ..small()
+        };
+        let store = store_with(&disk, prepared);
+        let session = store.create_session(SessionSpec::new().id(id())).unwrap();
+        let mut main = session.create_loop(LoopSpec::new("main")).unwrap();
+        let mut turn = main.begin_turn(UserMessage::text("first")).unwrap();
+        for number in 0..records {
+            turn.commit_step(text_step(&format!("step {number} {}", "x".repeat(300))))
+                .unwrap();
+            // The successor is prepared aside.
+            for _ in 0..6 {
+                workers.run_one();
+            }
+        }
+        let acknowledged = session.last_seq();
+        drop((main, session, store));
+        disk.kill();
+        let segments = files_under(&disk, "/store/sessions")
+            .into_iter()
+            .filter(|(path, _)| path.to_string_lossy().contains("/seg-"));
+        for (path, length) in segments {
+            for damage in ["removed", "0", "100", "5000", "headless"] {
+                let hurt = disk.snapshot();
+                match damage {
+                    "removed" => hurt.remove(&path).unwrap(),
+                    "headless" => hurt.zero(&path, 0..4096.min(length)).unwrap(),
+                    end => hurt.truncate(&path, end.parse().unwrap()).unwrap(),
+                }
+                let what = format!("{records} records, {} {damage}", path.display());
+                match store_with(&hurt, small()).repair(id(), "/new", false) {
+                    Ok(report) => {
+                        assert!(report.last_seq >= acknowledged, "{what}: {report:?}");
+                        assert!(report.is_whole(), "{what}: {report:?}");
+                    }
+                    Err(RepairError::WouldLose(report)) => {
+                        lost += u64::from(report.end_missing && report.last_seq < acknowledged);
+                        match store_with(&hurt, small()).repair(id(), "/new", true) {
+                            Ok(_) => {}
+                            Err(RepairError::NothingIntact(_)) if report.records == 0 => {}
+                            Err(other) => panic!("{what}: {other}"),
+                        }
+                    }
+                    // Nothing is left that could be copied.
+                    Err(
+                        RepairError::Journal(_)
+                        | RepairError::NotFound(_)
+                        | RepairError::NothingIntact(_),
+                    ) => {}
+                    Err(other) => panic!("{what}: {other}"),
+                }
+            }
+        }
+    }
+    assert!(lost > 50, "{lost}");
 }

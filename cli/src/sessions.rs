@@ -6,7 +6,7 @@ use serde::Serialize;
 use stepwell::Store;
 use stepwell::content::RawJson;
 use stepwell::identity::{SessionId, Timestamp};
-use stepwell::store::{SessionEntry, SessionStatus};
+use stepwell::store::{Listed, SessionEntry, SessionStatus};
 
 use crate::Verdict;
 use crate::args::SessionsArgs;
@@ -38,17 +38,14 @@ impl<'a> Line<'a> {
                 title: listed.metadata.title.as_deref(),
                 labels: Some(&listed.metadata.labels).filter(|labels| !labels.is_empty()),
                 host: listed.metadata.host.as_ref(),
-                status: match listed.damage {
+                status: match problem(listed) {
                     Some(_) => "damaged",
                     None => word(listed.status),
                 },
                 last_seq: Some(listed.last_seq.get()),
                 created: listed.created,
                 last_active: listed.last_active,
-                problem: listed
-                    .damage
-                    .as_ref()
-                    .map(|damage| one_line(&damage.to_string())),
+                problem: problem(listed),
             },
             Err(error) => Line {
                 session: entry.id,
@@ -63,6 +60,12 @@ impl<'a> Line<'a> {
             },
         }
     }
+}
+
+fn problem(listed: &Listed) -> Option<String> {
+    let damage = listed.damage.as_ref().map(ToString::to_string);
+    let unreadable = listed.unreadable.as_ref().map(ToString::to_string);
+    damage.or(unreadable).map(|text| one_line(&text))
 }
 
 fn word(status: SessionStatus) -> &'static str {

@@ -19,6 +19,7 @@ use super::workers::{Chore, Serve, Workers};
 use super::writer::{Pulse, Writer};
 use super::{JournalOptions, Seq};
 use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::wake::{Behind, is_waking};
 
 /// Largest batch in bytes: it lies in one segment (W2).
 const MAX_BATCH: u64 = 1024 * 1024 * 1024;
@@ -33,6 +34,8 @@ const KEPT: usize = 64 * 1024;
 pub(crate) enum WhenFull {
     Wait,
     Refuse,
+    /// It is taken in all the same: its caller waits for it and so is a bound by itself.
+    Exceed,
 }
 
 /// A journal behind its handles.
@@ -144,7 +147,8 @@ impl Core {
         queue
             .group
             .push(batch, expected, Some(Settle::Slot(slot.clone())));
-        let leads = !queue.served;
+        // Who serves may be this very thread, waking others: it does not come back before we do.
+        let leads = !queue.served || is_waking();
         queue.served = true;
         let number = queue.number;
         queue.blocked += usize::from(!leads);
@@ -209,13 +213,14 @@ impl Core {
         batch: &mut [Unstamped<'_>],
         expected: Option<Seq>,
         sink: Arc<dyn Sink>,
+        full: WhenFull,
         offer: bool,
     ) -> Result<bool, NotCommitted> {
         self.check(batch)?;
-        let mut queue = self.with_room(batch, WhenFull::Refuse)?;
+        let mut queue = self.with_room(batch, full)?;
         let settle = Settle::Sink(sink);
         queue.group.push(batch, expected, Some(settle));
-        let leads = offer && !queue.served;
+        let leads = offer && (!queue.served || is_waking());
         match leads {
             true => queue.served = true,
             false => self.have_served(queue),
@@ -287,7 +292,7 @@ impl Core {
             let records = queue.group.blanks.len();
             let fits = records + batch.len() <= self.max_queued
                 && queue.group.length + bytes <= self.max_queued_bytes;
-            if fits || queue.group.is_empty() {
+            if fits || queue.group.is_empty() || full == WhenFull::Exceed {
                 return Ok(queue);
             }
             if full == WhenFull::Refuse {
@@ -296,7 +301,11 @@ impl Core {
                     bytes: queue.group.length,
                 });
             }
-            if self.workers.is_manual() {
+            if is_waking() {
+                drop(queue);
+                self.write_group();
+                queue = lock(&self.queue);
+            } else if self.workers.is_manual() {
                 drop(queue);
                 self.workers.run_queued();
                 queue = lock(&self.queue);
@@ -323,6 +332,7 @@ impl Core {
     /// Takes all that is queued and writes it. A disk that panics (a test's can) leaves the outcome
     /// unknown, like one that fails.
     fn write_group(&self) -> usize {
+        let behind = Behind::locks();
         let mut writer = self.token();
         let mut group = std::mem::take(&mut writer.spare);
         let (number, blocked) = {
@@ -359,6 +369,7 @@ impl Core {
         if blocked > 0 {
             self.answer(number).notify_all();
         }
+        drop(behind);
         batches
     }
 
@@ -426,6 +437,7 @@ impl Core {
     /// that may still count.
     pub(crate) fn tell_of_fault(&self) {
         if let Some(fault) = self.fault.get() {
+            let _behind = Behind::locks();
             let _token = self.token();
             self.bell.end(FollowError::Faulted(fault.clone()));
         }
@@ -434,6 +446,7 @@ impl Core {
     /// Closes, after what is queued was written.
     pub(crate) fn close(&self) -> Result<(), CloseError> {
         self.shut();
+        let _behind = Behind::locks();
         let mut writer = self.token();
         let outcome = writer.close();
         self.bell.end(self.how_it_ended());

@@ -197,6 +197,21 @@ impl Directory {
             .collect())
     }
 
+    /// The same at a moment when failing would leave an outcome unknown: if another thread took the
+    /// handle that was meant for it, it is waited for, a few seconds.
+    fn names_after_all(&self) -> Result<Vec<(String, Name)>, DiskError> {
+        let mut left = 500;
+        loop {
+            match self.names() {
+                Err(error) if error.is_out_of_handles() && left > 0 => {
+                    left -= 1;
+                    std::thread::sleep(std::time::Duration::from_millis(10));
+                }
+                listed => return listed,
+            }
+        }
+    }
+
     /// Opens a file; `None` if the name is absent.
     pub(crate) fn open_file(
         &self,
@@ -346,7 +361,8 @@ impl Ownership {
         };
         // IMPORTANT: this also makes the names of the files durable that the manifest lists (W6).
         directory.sync().map_err(PublishError::Sync)?;
-        // The listing below needs a handle, and is too late to fail for the lack of one.
+        // The listing below needs a handle, and is too late to fail for the lack of one: this one is
+        // given back for it.
         let spare = uninterrupted(|| directory.vfs.open_dir(&directory.path));
         let spare = spare.map_err(|error| {
             let _ = directory.remove(&temporary);
@@ -366,10 +382,10 @@ impl Ownership {
             }
         }
         // A higher number means that ours had been freed by an owner who went on: it is not ours.
-        let higher =
-            directory.names().map_err(PublishError::Sync)?.iter().any(
-                |(_, other)| matches!(other, Name::Manifest(number) if *number > manifest.number),
-            );
+        let names = directory.names_after_all().map_err(PublishError::Sync)?;
+        let higher = names
+            .iter()
+            .any(|(_, other)| matches!(other, Name::Manifest(number) if *number > manifest.number));
         if higher {
             let _ = directory.remove(&name);
             let _ = directory.remove(&temporary);

@@ -414,8 +414,9 @@ pub enum OpenError {
         /// The capacity asked for.
         capacity: u64,
     },
-    /// The option for the largest record is above what the format allows.
-    #[error("a largest record of {bytes} bytes is above what the format allows, {limit} bytes")]
+    /// The option for the largest record is not what the format allows: fences must fit, and nothing
+    /// may be larger than the limit.
+    #[error("a largest record of {bytes} bytes is not allowed; from 32 to {limit} bytes are")]
     MaxPayload {
         /// The largest record asked for.
         bytes: u32,

@@ -159,7 +159,7 @@ pub(crate) fn read_static_header(file: &OpenFile) -> Result<HeaderFound, DiskErr
     Ok(StaticHeader::decode(block.get(..read).unwrap_or_default()))
 }
 
-fn read_claim(file: &OpenFile, offset: u64) -> Result<[u8; CLAIM_LEN], DiskError> {
+pub(crate) fn read_claim(file: &OpenFile, offset: u64) -> Result<[u8; CLAIM_LEN], DiskError> {
     let mut claim = [0; CLAIM_LEN];
     file.read_full(&mut claim, offset)?;
     Ok(claim)

@@ -95,7 +95,8 @@ pub use workers::Workers;
 use crate::identity::SessionId;
 pub use crate::vfs::Holder;
 use crate::vfs::Vfs;
-use commit::{Core, WhenFull};
+use commit::Core;
+pub(crate) use commit::WhenFull;
 use directory::Directory;
 use opening::FENCE_LEN;
 use record::Unstamped;
@@ -129,7 +130,8 @@ pub struct Health {
     /// Why the next segment could not be prepared: the disk is getting full. Appends go on in the
     /// active segment, and it is tried again when there is no room left in it.
     pub lacking: Option<NotCommitted>,
-    /// For how long the group in flight has been waiting for the disk.
+    /// For how long the disk has owed an answer to what holds the commit token: a group, a roll, a
+    /// witness slot, opening the files again.
     pub waiting: Option<Duration>,
     /// How many batches wait for a group.
     pub queued: usize,
@@ -287,10 +289,11 @@ impl Journal {
         records: impl Iterator<Item = OwnedRecord>,
         expected: Option<Seq>,
         sink: Arc<dyn Sink>,
+        full: WhenFull,
         offer: bool,
     ) -> Result<bool, NotCommitted> {
         let mut batch: Vec<_> = records.map(Unstamped::owned).collect();
-        self.core.enqueue(&mut batch, expected, sink, offer)
+        self.core.enqueue(&mut batch, expected, sink, full, offer)
     }
 
     /// Writes what is queued, for who was told so by [`Journal::enqueue`].

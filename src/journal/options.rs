@@ -1,8 +1,8 @@
 //! Whose records a journal holds, and how large its parts are.
 
 use super::error::OpenError;
-use super::frame;
 use super::segment::BLOCK;
+use super::{FENCE_LEN, frame};
 use crate::identity::SessionId;
 use crate::metrics::Meter;
 
@@ -68,7 +68,7 @@ impl Default for JournalOptions {
 impl JournalOptions {
     pub(super) fn check(&self) -> Result<(), OpenError> {
         let limit = frame::MAX_PAYLOAD;
-        if self.max_payload > limit {
+        if self.max_payload > limit || self.max_payload < FENCE_LEN {
             return Err(OpenError::MaxPayload {
                 bytes: self.max_payload,
                 limit,

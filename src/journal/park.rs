@@ -28,6 +28,7 @@ impl Writer {
         if self.parked.is_some() {
             return Ok(());
         }
+        let _owed = self.pulse.owe();
         self.witness()?;
         let identity = self.file.identity();
         let identity = identity.map_err(NotCommitted::Prepare)?;

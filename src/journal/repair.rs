@@ -12,15 +12,15 @@ use std::sync::Arc;
 
 use super::directory::Directory;
 use super::error::{Damage, DiskError, OpenError, ReadError};
-use super::evidence::{read_seal, read_slot, read_static_header};
+use super::evidence::{read_claim, read_seal, read_slot, read_static_header};
 use super::frame::{self, HEADER, Header, payload_crc};
 use super::lenient::{Lenient, UnreadableBlock};
-use super::manifest::ManifestFound;
+use super::manifest::{ManifestFound, SegmentEntry};
 use super::progress::Watch;
 use super::reader::Entry;
 use super::report::Cut;
 use super::rewrite::{Outline, Rewriter, blank_fence};
-use super::segment::{FRAMES, HeaderFound, SLOTS};
+use super::segment::{FRAMES, HeaderFound, SEAL, SLOTS};
 use super::{FENCE_LEN, FrameKind, JournalOptions, JournalView, Lsn, Owner, Seq};
 use crate::identity::SessionId;
 use crate::vfs::{Access, Vfs};
@@ -490,8 +490,9 @@ impl Copying<'_> {
     }
 }
 
-/// Whether the end of a damaged log may be missing: its last segment is finished, so that there was
-/// another one, or it is shorter than it was made.
+/// Whether the end of a damaged log may be missing: a listed segment without a named end is not
+/// whole, and may have held records that nothing else speaks of; or the last segment is finished, so
+/// that there was another one.
 fn end_missing(view: &JournalView) -> Result<bool, DiskError> {
     if view.damage().is_none() {
         return Ok(false);
@@ -500,24 +501,64 @@ fn end_missing(view: &JournalView) -> Result<bool, DiskError> {
     let Some(last) = spans.last() else {
         return Ok(true);
     };
-    let file = directory.open_segment(&last.entry.name, Access::Read)?;
-    let (Some(file), None) = (file, last.entry.end) else {
-        return Ok(true);
+    let mut entries = match directory.highest_manifest()? {
+        Some((_, ManifestFound::Good(manifest))) => manifest.segments,
+        _ => Vec::new(),
     };
-    if read_seal(&file, &last.entry.place())?.is_some() {
-        return Ok(true);
+    // Without a manifest that counts, only the last of those that speak of themselves tells.
+    if entries.iter().all(|entry| entry.name != last.entry.name) {
+        entries.push(last.entry);
     }
-    let length = file.len()?;
-    let HeaderFound::Good(header) = read_static_header(&file)? else {
-        return Ok(length < FRAMES);
+    let mut state = Ending::Finished;
+    for entry in &entries {
+        state = match (state, ending(directory, entry)?) {
+            // A successor is used only after the seal before it was synced (W7).
+            (Ending::Open, Ending::Lost) => Ending::Open,
+            (_, Ending::Lost) => return Ok(true),
+            (_, found) => found,
+        };
+    }
+    Ok(state == Ending::Finished)
+}
+
+/// What the end of a listed segment is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    /// The manifest or a seal names it.
+    Finished,
+    /// The segment is as long as it was made, and was never sealed.
+    Open,
+    /// The same, but what stands in the place of the seal cannot be read.
+    Unsure,
+    /// Nobody knows it: the segment is absent, or shorter than it was made, or its header is gone.
+    Lost,
+}
+
+fn ending(directory: &Directory, entry: &SegmentEntry) -> Result<Ending, DiskError> {
+    if entry.end.is_some() {
+        return Ok(Ending::Finished);
+    }
+    let Some(file) = directory.open_segment(&entry.name, Access::Read)? else {
+        return Ok(Ending::Lost);
     };
+    let place = entry.place();
+    if read_seal(&file, &place)?.is_some() {
+        return Ok(Ending::Finished);
+    }
+    let HeaderFound::Good(header) = read_static_header(&file)? else {
+        return Ok(Ending::Lost);
+    };
+    let length = file.len()?;
+    let mut whole = length >= FRAMES.saturating_add(header.capacity);
     // At a clean close the file is cut to its tail.
-    let place = last.entry.place();
     for offset in SLOTS {
         let slot = read_slot(&file, &place, offset)?;
-        if slot.is_some_and(|slot| slot.clean && slot.tail <= length) {
-            return Ok(false);
-        }
+        whole |= slot.is_some_and(|slot| slot.clean && slot.tail <= length);
     }
-    Ok(length < FRAMES.saturating_add(header.capacity))
+    let blank = read_claim(&file, SEAL)?.iter().all(|byte| *byte == 0);
+    Ok(match (whole, blank) {
+        (false, _) => Ending::Lost,
+        (true, true) => Ending::Open,
+        (true, false) => Ending::Unsure,
+    })
 }

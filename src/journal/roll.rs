@@ -82,6 +82,7 @@ impl Writer {
         if self.lock.is_none() {
             return Ok(());
         }
+        let _owed = self.pulse.owe();
         let outcome = match self.come_back() {
             Ok(()) => self.close_cleanly(),
             Err(NotCommitted::Faulted(fault)) => Err(CloseError::Faulted(fault)),

@@ -7,6 +7,10 @@
 //! the generations of one number the newest. That holds of files that were listed, and a file is listed
 //! before the fence of its epoch is written; one without a sign of that reaches less far without a break
 //! than the one before it was never finished.
+//!
+//! Before that, a fence says where the epochs before its own end: it follows the last Lsn that was kept
+//! of them. From its Lsn on a frame with a lower epoch was given up, whichever file the fence stands in
+//! and whether or not its epoch served: it is written when the list without that frame is published.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -15,7 +19,7 @@ use super::decision::{Evidence, ManifestEvidence};
 use super::directory::{Directory, OpenFile};
 use super::error::DiskError;
 use super::evidence::{read_seal, read_slots, read_static_header};
-use super::frame::{HEADER, Place};
+use super::frame::{HEADER, LogId, Place};
 use super::manifest::SegmentEntry;
 use super::names::Name;
 use super::scan::{At, Found, Window, look, may_hold, scan, search_headers};
@@ -86,6 +90,7 @@ fn listed(directory: &Directory, entries: &[SegmentEntry]) -> Result<(Vec<Span>,
 fn by_headers(directory: &Directory) -> Result<(Vec<Span>, Lsn), DiskError> {
     let mut found: Vec<Content> = Vec::new();
     let mut served: HashSet<u64> = HashSet::new();
+    let mut taken_over: Vec<Fence> = Vec::new();
     for (_, name) in directory.names()? {
         let Name::Segment(name) = name else { continue };
         let Some(file) = directory.open_segment(&name, Access::Read)? else {
@@ -108,9 +113,14 @@ fn by_headers(directory: &Directory) -> Result<(Vec<Span>, Lsn), DiskError> {
         if content.seal.is_some() {
             served.insert(name.epoch);
         }
-        served.extend(fences(&file, &content)?);
+        taken_over.extend(fences(&file, &content)?);
         found.push(content);
     }
+    served.extend(taken_over.iter().map(|fence| fence.epoch));
+    for content in &mut found {
+        content.end_at(&taken_over);
+    }
+    found.retain(|content| !content.frames.is_empty());
     let mut newest: BTreeMap<u64, Content> = BTreeMap::new();
     for mut content in found {
         content.served = served.contains(&content.entry.name.epoch);
@@ -233,6 +243,29 @@ impl Content {
         self.seal = None;
     }
 
+    /// Shows nothing of its epochs from where a newer one took over.
+    fn end_at(&mut self, fences: &[Fence]) {
+        let log = self.entry.log;
+        let ends: Vec<&Fence> = fences.iter().filter(|fence| fence.log == log).collect();
+        let given_up = |frame: &Found| {
+            let header = &frame.header;
+            let mut ends = ends.iter();
+            ends.any(|fence| header.epoch < fence.epoch && header.lsn >= fence.lsn)
+        };
+        let Some(first) = self.frames.iter().find(|frame| given_up(frame)) else {
+            return;
+        };
+        let before = Lsn::new(first.header.lsn.get().saturating_sub(1));
+        self.frames.retain(|frame| !given_up(frame));
+        self.whole = self.whole.min(before);
+        self.seal = self.seal.filter(|(_, last)| *last <= before);
+        let last = self.frames.last().map_or(self.base, end_of_batch);
+        self.last = match self.frames.last() {
+            Some(frame) if frame.header.lsn > before => last,
+            _ => last.min(before),
+        };
+    }
+
     /// Whether it takes the place of an older file that holds the same Lsns.
     fn replaces(&self, older: &Content) -> bool {
         self.served || self.whole >= older.whole
@@ -249,22 +282,33 @@ impl Content {
     }
 }
 
-/// The epochs of the fences in a file, by their own payloads: a fence that did not fit beside what was
-/// kept stands in the next segment, and later openings copy it and stamp it anew.
-fn fences(file: &OpenFile, content: &Content) -> Result<Vec<u64>, DiskError> {
+/// Where an epoch took over from those before it.
+struct Fence {
+    log: LogId,
+    epoch: u64,
+    lsn: Lsn,
+}
+
+/// The fences in a file, with their epochs by their own payloads: a fence that did not fit beside what
+/// was kept stands in the next segment, and later openings copy it and stamp it anew.
+fn fences(file: &OpenFile, content: &Content) -> Result<Vec<Fence>, DiskError> {
     let place = content.entry.place();
     let mut window = Window::for_one(file.clone());
-    let mut epochs = Vec::new();
+    let mut found = Vec::new();
     let fences = content.frames.iter().filter(|frame| {
         frame.header.kind == FrameKind::Fence && frame.header.payload_len == FENCE_LEN
     });
     for fence in fences {
-        if let At::Frame(_) = look(&mut window, &place, fence.offset, fence.end())? {
+        if let At::Frame(header) = look(&mut window, &place, fence.offset, fence.end())? {
             let payload = window.get(fence.offset + HEADER, 8)?;
-            epochs.extend(take_u64(payload, &mut 0));
+            found.extend(take_u64(payload, &mut 0).map(|epoch| Fence {
+                log: place.log,
+                epoch,
+                lsn: header.lsn,
+            }));
         }
     }
-    Ok(epochs)
+    Ok(found)
 }
 
 /// The last Lsn of whole batches, payloads included, that follow each other from the first frame on.

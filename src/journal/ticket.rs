@@ -61,7 +61,7 @@ impl Slot {
         let before = std::mem::replace(&mut *self.lock(), State::Done(outcome));
         match before {
             State::Waiting(Waiter::Thread(thread)) => thread.unpark(),
-            State::Waiting(Waiter::Task(waker)) => waker.wake(),
+            State::Waiting(Waiter::Task(waker)) => crate::wake::wake(waker),
             State::Waiting(Waiter::None) | State::Done(_) => {}
         }
     }
@@ -164,6 +164,11 @@ impl AppendTicket {
         let slot = self.slot.as_ref()?;
         let core = self.core.upgrade();
         let outcome = match core {
+            // Who serves may be this very thread, waking others.
+            Some(core) if crate::wake::is_waking() => {
+                core.lead();
+                slot.wait(deadline)
+            }
             Some(core) if core.runs_by_hand() => loop {
                 let outcome = slot.take();
                 if outcome.is_some() || !core.run_by_hand() {

@@ -116,6 +116,7 @@ impl Writer {
     /// Writes the slot that does not hold the last claim.
     fn write_slot(&mut self, clean: bool) -> Result<(), AppendError> {
         self.check_writable()?;
+        let _owed = self.pulse.owe();
         let offset = SLOTS
             .get(self.slot % SLOTS.len())
             .copied()
@@ -129,6 +130,7 @@ impl Writer {
 
     fn sync_slot(&mut self) -> Result<(), AppendError> {
         self.check_writable()?;
+        let _owed = self.pulse.owe();
         self.file
             .sync()
             .map_err(|error| AppendError::Unknown(self.poison(FaultCause::Sync(error))))?;

@@ -27,11 +27,12 @@ use crate::identity::SessionId;
 use crate::metrics::Measure;
 use crate::vfs::Lock;
 
-/// Since when the disk has owed an answer to a group.
+/// Since when the disk has owed an answer to the holder of the commit token, for whom all wait who
+/// append.
 #[derive(Debug)]
 pub(crate) struct Pulse {
     base: Instant,
-    /// Microseconds from the base, 0 if no group is in flight.
+    /// Microseconds from the base, 0 if it owes none.
     since: AtomicU64,
 }
 
@@ -47,19 +48,33 @@ impl Pulse {
         u64::try_from(self.base.elapsed().as_micros()).map_or(u64::MAX, |micros| micros.max(1))
     }
 
-    fn begin(&self) {
-        self.since.store(self.now(), Ordering::Relaxed);
+    /// The holder of the commit token asks the disk for something, until the value is dropped. One
+    /// within another is part of it.
+    pub(super) fn owe(self: &Arc<Pulse>) -> Owed {
+        let now = self.now();
+        let first = self
+            .since
+            .compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+        Owed(first.is_ok().then(|| self.clone()))
     }
 
-    fn end(&self) {
-        self.since.store(0, Ordering::Relaxed);
-    }
-
-    /// For how long the group in flight has been waiting for the disk.
+    /// For how long the holder of the commit token has been waiting for the disk.
     pub(crate) fn waiting(&self) -> Option<Duration> {
         match self.since.load(Ordering::Relaxed) {
             0 => None,
             since => Some(Duration::from_micros(self.now().saturating_sub(since))),
+        }
+    }
+}
+
+/// See [`Pulse::owe`].
+#[must_use = "the disk owes nothing any more when it is dropped"]
+pub(super) struct Owed(Option<Arc<Pulse>>);
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        if let Some(pulse) = &self.0 {
+            pulse.since.store(0, Ordering::Relaxed);
         }
     }
 }
@@ -186,17 +201,25 @@ impl Writer {
     /// are settled in their order.
     pub(crate) fn commit(&mut self, group: &mut Group, settled: &mut dyn FnMut(Settle, Outcome)) {
         let mut at = At::default();
+        let owed = self.pulse.owe();
         self.away = self.come_back().err();
+        drop(owed);
         while at.batch < group.batches.len() {
             let first = at.batch;
+            // Also a roll: the next segment, and the seal of this one.
+            let owed = self.pulse.owe();
             self.stamp_part(group, &mut at);
             let fault = match self.found.is_empty() {
                 true => None,
-                false => self.write_part(group).err().map(|cause| self.poison(cause)),
+                false => self
+                    .write_and_sync(group)
+                    .err()
+                    .map(|cause| self.poison(cause)),
             };
             if fault.is_none() {
                 self.count_part();
             }
+            drop(owed);
             self.settle_part(group, first, fault.as_ref(), settled);
         }
     }
@@ -344,13 +367,6 @@ impl Writer {
 
     /// The write, the sync, and the proof that this process still owns the journal (W12). From the
     /// first write call on, every failure leaves the outcome unknown (W3).
-    fn write_part(&self, group: &Group) -> Result<(), FaultCause> {
-        self.pulse.begin();
-        let written = self.write_and_sync(group);
-        self.pulse.end();
-        written
-    }
-
     fn write_and_sync(&self, group: &Group) -> Result<(), FaultCause> {
         // Without anybody who counts, no clock is read.
         let clock = self.options.meter.is_on().then(Instant::now);

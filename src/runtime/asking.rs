@@ -154,14 +154,21 @@ impl StepGates {
         }
         let operation = self.hooks.gate_wait(self.at, id);
         let resolved = self.wait(id, question, &mut waiting);
-        let resolved = self.unless_cancelled(resolved).await?;
-        operation.finish(HookResult::Done);
-        // The slot is emptied only by an answer or by the end of the session.
-        let resolved = resolved.ok_or_else(|| match self.hub.fault() {
-            Some(fault) => AskError::Faulted(fault),
-            None => AskError::Closed,
-        })?;
-        Ok(Resolution::of(&resolved, false))
+        let resolved = self.unless_cancelled(resolved).await.and_then(|resolved| {
+            // The slot is emptied only by an answer or by the end of the session.
+            resolved.ok_or_else(|| match self.hub.fault() {
+                Some(fault) => AskError::Faulted(fault),
+                None => AskError::Closed,
+            })
+        });
+        operation.finish_with(|| match &resolved {
+            Ok(_) => HookResult::Done,
+            Err(AskError::Abandoned) => HookResult::Cancelled,
+            Err(error) => HookResult::Failed {
+                error: error.to_string(),
+            },
+        });
+        Ok(Resolution::of(&resolved?, false))
     }
 
     async fn unless_cancelled<T>(&self, future: impl Future<Output = T>) -> Result<T, AskError> {
@@ -223,7 +230,16 @@ impl StepGates {
                 () = tokio::time::sleep(patience) => {}
             }
             let answer = Answer::of_policy(action.to_owned(), "timeout");
+            let operation = self.hooks.append(self.at, &[Kind::GateResolved]);
             let answered = self.hub.session().answer_gate_async(id, answer).await;
+            operation.finish_with(|| match &answered {
+                Ok(resolved) => HookResult::Appended {
+                    last: resolved.seq(),
+                },
+                Err(error) => HookResult::Failed {
+                    error: error.to_string(),
+                },
+            });
             match answered {
                 // Committed now, or beaten by an answer: either is delivered.
                 Ok(_)

@@ -189,7 +189,15 @@ impl Desk {
     /// The turn is over: what waits is dealt with before anybody hears of it.
     pub(super) fn turn_ended(&mut self, outcome: Option<&Result<TurnOutcome, RunError>>) {
         self.running = None;
-        self.queue.put_back();
+        match outcome {
+            Some(_) => self.queue.put_back(),
+            // Their append may have begun: the log decides about them, as about their turn.
+            None => {
+                for entry in self.queue.take_draining() {
+                    entry.asked.answer(Err(RunError::Ended));
+                }
+            }
+        }
         let (all, machines) = (|_: &_| true, |input: &super::Input| input.machine);
         match outcome {
             Some(Err(RunError::Faulted(fault))) => self.refuse_all(fault),

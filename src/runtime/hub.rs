@@ -315,7 +315,7 @@ impl HubCore {
             });
             wakers
         };
-        wakers.into_iter().for_each(Waker::wake);
+        wakers.into_iter().for_each(crate::wake::wake);
     }
 
     /// Ends all streams once they have given the last committed event. The first end counts.
@@ -330,7 +330,7 @@ impl HubCore {
         drop(state);
         self.activity.send_replace(Activity::Ended(end));
         self.waiters.end();
-        wakers.into_iter().for_each(Waker::wake);
+        wakers.into_iter().for_each(crate::wake::wake);
     }
 
     fn begin_work(&self, loop_id: LoopId) {
@@ -404,7 +404,7 @@ impl Observer for HubCore {
         }
         let wakers = state.wakers();
         drop(state);
-        wakers.into_iter().for_each(Waker::wake);
+        wakers.into_iter().for_each(crate::wake::wake);
         self.waiters.committed(batch);
     }
 

@@ -255,6 +255,11 @@ impl Queue {
         }
     }
 
+    /// What was set aside, of which nobody here will know whether it has joined.
+    pub(super) fn take_draining(&self) -> Vec<Entry> {
+        std::mem::take(&mut self.lock().draining)
+    }
+
     /// What was set aside and has not joined waits again, in front.
     pub(super) fn put_back(&self) {
         let mut lists = self.lock();

@@ -20,6 +20,7 @@ use crate::identity::{Coordinates, LoopId, SessionId, StepId};
 use crate::journal::{AppendError, CloseError, Fault, Lsn, NotCommitted, ReadError, Workers};
 use crate::metrics::{Measure, Meter};
 use crate::sync::{Mutex, MutexGuard};
+use crate::wake::Behind;
 
 /// What is told of a session's commits, in their order: the hub is one.
 ///
@@ -331,6 +332,7 @@ impl SessionCore {
         self.ready(&lock(&self.boundary))?;
         let witnessed = does(&*self.log);
         if let Some(fault) = self.log.fault() {
+            let _behind = Behind::locks();
             lock(&self.boundary).latch(&fault);
         }
         witnessed.map_err(|error| match error {
@@ -351,6 +353,7 @@ impl SessionCore {
             request.refuse(Refusal::Journal(NotCommitted::Closed));
         }
         let closed = self.log.close();
+        let _behind = Behind::locks();
         lock(&self.boundary).close();
         closed
     }

@@ -17,9 +17,10 @@ use super::state::SessionState;
 use super::{CommitError, Refusal};
 use crate::event::{Event, Key};
 use crate::identity::LoopId;
-use crate::journal::{AppendError, NotCommitted, Placed, Receipt, Seq, Sink};
+use crate::journal::{AppendError, NotCommitted, Placed, Receipt, Seq, Sink, WhenFull};
 use crate::metrics::Measure;
 use crate::sync::MutexGuard;
+use crate::wake::Behind;
 
 /// An event with its bytes.
 pub(super) struct Encoded {
@@ -42,6 +43,8 @@ pub(super) enum Submitted {
 /// A commit that waits for its turn.
 pub(super) struct Request {
     batch: Submitted,
+    /// What happens when too much waits for the disk already.
+    full: WhenFull,
     promise: Promise<CommitResult>,
 }
 
@@ -120,7 +123,16 @@ impl SessionCore {
         may_block: bool,
     ) -> Ticket<CommitResult> {
         let (promise, ticket) = Promise::new();
-        let request = Request { batch, promise };
+        let full = match may_block {
+            true => WhenFull::Exceed,
+            false => WhenFull::Refuse,
+        };
+        let request = Request {
+            batch,
+            full,
+            promise,
+        };
+        let behind = Behind::locks();
         let mut boundary = lock(&self.boundary);
         if let Err(refusal) = self.ready(&boundary) {
             drop(boundary);
@@ -130,6 +142,7 @@ impl SessionCore {
         boundary.waiting.push_back(request);
         let leads = self.launch(&mut boundary, may_block);
         drop(boundary);
+        drop(behind);
         if leads {
             self.log.lead();
         }
@@ -148,7 +161,11 @@ impl SessionCore {
                 stays.push_back(request);
                 continue;
             }
-            let Request { batch, promise } = request;
+            let Request {
+                batch,
+                full,
+                promise,
+            } = request;
             let prepared = self.ready(boundary).and_then(|()| self.prepare(batch));
             let (known, prepared) = match prepared {
                 Ok(prepared) => prepared,
@@ -171,7 +188,10 @@ impl SessionCore {
             }
             let sink: Arc<dyn Sink> = self.clone();
             let expected = self.expected(boundary);
-            match self.log.submit(payloads, expected, sink, offer && !leads) {
+            match self
+                .log
+                .submit(payloads, expected, sink, full, offer && !leads)
+            {
                 Ok(lead) => {
                     leads |= lead;
                     for (event, key, _) in &events {
@@ -288,6 +308,7 @@ type Flown = (Promise<CommitResult>, CommitResult);
 
 impl Sink for SessionCore {
     fn settled(self: Arc<Self>, outcome: Result<Receipt, AppendError>) {
+        let _behind = Behind::locks();
         let mut boundary: MutexGuard<'_, Boundary> = lock(&self.boundary);
         let Some(flown) = boundary.flight.pop_front() else {
             return;

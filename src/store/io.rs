@@ -101,7 +101,7 @@ impl<T> Slot<T> {
             drop(state);
             self.ready.notify_all();
             if let Some(waker) = waker {
-                waker.wake();
+                crate::wake::wake(waker);
             }
         }
     }

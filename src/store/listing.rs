@@ -14,11 +14,11 @@ use super::replay::{Order, decode};
 use super::state::SessionState;
 use super::tombstone;
 use super::{ReplayError, SESSIONS, Store, StoreError, list};
-use crate::event::{Body, Event, Kind};
+use crate::event::{Body, Event, Kind, Limits};
 use crate::identity::{SessionId, Timestamp};
 use crate::journal::{
-    Damage, FrameKind, Gap, JournalView, Lsn, OpenError, Progress, ReadError, RecoveryReport, Seq,
-    Watch,
+    Damage, Entry, FrameKind, Gap, JournalView, Lsn, OpenError, Owner, Progress, ReadError,
+    RecoveryReport, Seq, Watch,
 };
 
 /// What a session is doing, as far as its log says.
@@ -62,6 +62,8 @@ pub struct Listed {
     pub last_seq: Seq,
     /// Damage to acknowledged data: it opens read-only.
     pub damage: Option<Damage>,
+    /// The first record that cannot be read, of those that a listing looks at.
+    pub unreadable: Option<ReplayError>,
 }
 
 /// What reading everything of a session found.
@@ -119,8 +121,7 @@ impl Store {
             if !tombstones.is_empty() && tombstones.contains(&tombstone::name(id)) {
                 continue;
             }
-            let path = self.session_dir(id);
-            let state = match JournalView::open(self.inner.vfs.clone(), &path) {
+            let state = match self.own_view(id) {
                 // Created halfway, and never acknowledged: there is no session.
                 Err(OpenError::NotFound { .. }) => continue,
                 Err(error) => Err(error),
@@ -139,6 +140,19 @@ impl Store {
         Ok(entries)
     }
 
+    /// The journal of a session, which may be another's that was renamed or moved.
+    fn own_view(&self, id: SessionId) -> Result<JournalView, OpenError> {
+        let view = self.journal_view(id)?;
+        match view.owner() {
+            Owner::Session(found) if found != id => Err(OpenError::WrongOwner {
+                path: self.session_dir(id),
+                expected: id,
+                found,
+            }),
+            _ => Ok(view),
+        }
+    }
+
     /// `None` for a session whose creation was cut off.
     pub(super) fn listed(&self, id: SessionId, view: &JournalView) -> Option<Listed> {
         let mut listed = Listed {
@@ -148,16 +162,12 @@ impl Store {
             status: SessionStatus::Idle,
             last_seq: Seq::ZERO,
             damage: view.damage().cloned(),
+            unreadable: None,
         };
         let limits = &self.inner.options.limits;
-        let mut take = |event: &Event, seq: Seq| {
-            listed.last_seq = listed.last_seq.max(seq);
-            listed.see(event);
-        };
         // The head: fence, then SessionStarted.
-        for entry in view.read(Lsn::ZERO).take(4).flatten() {
-            if let Ok(Some((committed, _))) = decode(id, &entry, limits) {
-                take(committed.event(), committed.seq());
+        for entry in view.read(Lsn::ZERO).take(4) {
+            if listed.take(id, entry, limits) {
                 break;
             }
         }
@@ -174,19 +184,12 @@ impl Store {
                 listed.metadata = metadata;
             }
         }
-        let mut take = |event: &Event, seq: Seq| {
-            listed.last_seq = listed.last_seq.max(seq);
-            listed.see(event);
-        };
-        for entry in view.read(from).flatten() {
-            if entry.kind == FrameKind::Record
-                && let Ok(Some((committed, _))) = decode(id, &entry, limits)
-            {
-                take(committed.event(), committed.seq());
-            }
+        for entry in view.read(from) {
+            listed.take(id, entry, limits);
         }
-        let empty = listed.last_seq == Seq::ZERO && listed.damage.is_none();
-        (!empty).then_some(listed)
+        let found = listed.last_seq > Seq::ZERO;
+        let harmed = listed.damage.is_some() || listed.unreadable.is_some();
+        (found || harmed).then_some(listed)
     }
 
     /// Reads everything of a session, and says what is wrong with it.
@@ -333,6 +336,30 @@ impl Carried {
 }
 
 impl Listed {
+    /// Whether the entry was an event of the session. What cannot be read is kept.
+    fn take(&mut self, id: SessionId, entry: Result<Entry, ReadError>, limits: &Limits) -> bool {
+        let read = entry
+            .map_err(ReplayError::from)
+            .and_then(|entry| match entry.kind {
+                FrameKind::Record => decode(id, &entry, limits),
+                _ => Ok(None),
+            });
+        match read {
+            Ok(Some((committed, _))) => {
+                self.last_seq = self.last_seq.max(committed.seq());
+                self.see(committed.event());
+                true
+            }
+            Ok(None) => false,
+            // What a repair gave up is named, and no damage.
+            Err(ReplayError::Journal(ReadError::Gap { .. })) => false,
+            Err(error) => {
+                self.unreadable.get_or_insert(error);
+                false
+            }
+        }
+    }
+
     fn see(&mut self, event: &Event) {
         self.last_active = event.header.created_at.or(self.last_active);
         match &event.body {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::identity::SessionId;
 use crate::journal::{
     AppendError, CloseError, Damage, Entry, Fault, FrameKind, Health, Journal, JournalView, Lsn,
-    NotCommitted, OwnedRecord, Position, ReadError, Seq, Sink,
+    NotCommitted, OwnedRecord, Position, ReadError, Seq, Sink, WhenFull,
 };
 
 /// The records of one session.
@@ -20,6 +20,7 @@ pub(super) trait Log: Debug + Send + Sync {
         payloads: Vec<Vec<u8>>,
         expected: Seq,
         sink: Arc<dyn Sink>,
+        full: WhenFull,
         offer: bool,
     ) -> Result<bool, NotCommitted>;
     /// Writes what is queued; blocks.
@@ -67,13 +68,15 @@ impl Log for OwnJournal {
         payloads: Vec<Vec<u8>>,
         expected: Seq,
         sink: Arc<dyn Sink>,
+        full: WhenFull,
         offer: bool,
     ) -> Result<bool, NotCommitted> {
         let session = self.session;
         let records = payloads
             .into_iter()
             .map(|payload| OwnedRecord { session, payload });
-        self.journal.enqueue(records, Some(expected), sink, offer)
+        self.journal
+            .enqueue(records, Some(expected), sink, full, offer)
     }
 
     fn lead(&self) {
@@ -125,6 +128,7 @@ impl Log for ViewedJournal {
         _payloads: Vec<Vec<u8>>,
         _expected: Seq,
         _sink: Arc<dyn Sink>,
+        _full: WhenFull,
         _offer: bool,
     ) -> Result<bool, NotCommitted> {
         Err(NotCommitted::Closed)

@@ -100,7 +100,7 @@ impl Vfs for RealVfs {
             .open(path)?;
         regular(&file)?;
         match file.try_lock() {
-            Ok(()) => Ok(Some(Box::new(RealLock { _file: file }))),
+            Ok(()) => Ok(Some(Box::new(RealLock { file }))),
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => Err(error),
         }
@@ -161,10 +161,19 @@ impl Dir for RealDir {
     }
 }
 
-/// The lock belongs to the open file: closing it, by drop or by death, is what frees it.
+/// The lock belongs to the open file, which a child process that is being started shares for a
+/// moment, or for its whole life if it was forked: so it is given back in so many words. Death
+/// closes the file, and the last copy of it to be closed frees the lock.
 #[derive(Debug)]
 struct RealLock {
-    _file: fs::File,
+    file: fs::File,
+}
+
+impl Drop for RealLock {
+    fn drop(&mut self) {
+        // Closing it frees it as well, if nobody else has it open.
+        let _ = self.file.unlock();
+    }
 }
 
 impl Lock for RealLock {}

@@ -3,6 +3,9 @@
 
 #![allow(dead_code, unreachable_pub)]
 
+#[path = "../watchdog/mod.rs"]
+pub mod watchdog;
+
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -22,6 +25,7 @@ use stepwell::store::{
     HistoryItem, Loop, LoopSpec, Mode, Session, SessionSpec, Store, StoreOptions,
 };
 use stepwell::vfs::sim::{Op, SimVfs};
+use watchdog::patient;
 
 /// A store with one session and one loop.
 pub struct World {
@@ -180,7 +184,7 @@ pub async fn ready(subscription: &mut Subscription) -> Option<Result<Delivery, S
 pub async fn until(subscription: &mut Subscription, kind: Kind) -> Vec<Delivery> {
     let mut seen = Vec::new();
     loop {
-        let delivery = subscription.recv().await.unwrap().unwrap();
+        let delivery = patient(subscription.recv()).await.unwrap().unwrap();
         let found = delivery.event().kind() == kind;
         seen.push(delivery);
         if found {
@@ -239,7 +243,7 @@ impl Door {
 
     /// Waits until a call stands at the door.
     pub async fn knock(&mut self) -> Op {
-        self.arrived.recv().await.unwrap()
+        patient(self.arrived.recv()).await.unwrap()
     }
 
     /// Lets one call through.

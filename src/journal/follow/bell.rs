@@ -63,7 +63,7 @@ impl Bell {
         drop(state);
         self.rung.notify_all();
         for (_, waker) in wakers {
-            waker.wake();
+            crate::wake::wake(waker);
         }
     }
 

@@ -109,6 +109,8 @@ async fn cut_at(polls: usize, cut: Cut, answered: bool, settle: bool) -> bool {
             assert_eq!(asking.await, Err(AskError::Abandoned), "{polls}");
         }
     }
+    // Also while the gate is open: whoever resolves it later finds nobody.
+    assert!(hub.waiters().is_empty(), "{polls} {cut:?}");
     // What was submitted runs to its end, with or without time to do so before the turn ends.
     if settle {
         tokio::time::sleep(Duration::from_millis(6)).await;
@@ -116,7 +118,6 @@ async fn cut_at(polls: usize, cut: Cut, answered: bool, settle: bool) -> bool {
     let error = ErrorProjection::new(ErrorKind::Unknown, "for a test");
     turn.fail_async(error).await.unwrap();
     let answer = answerer.map(|thread| thread.join().unwrap());
-    assert!(hub.waiters().is_empty(), "nobody waits any more");
     assert_eq!(session.pending_gates(), [], "{polls} {cut:?}");
     let opened = count(&session, Kind::GateOpened);
     assert_eq!(count(&session, Kind::GateResolved), opened, "closed once");
@@ -148,15 +149,42 @@ fn store_again(first: &Store, disk: &SimVfs) -> Session {
 #[tokio::test]
 async fn a_question_is_cut_at_each_of_its_awaits() {
     for answered in [true, false] {
+        let mut most = 0;
         for cut in [Cut::Drop, Cut::Cancel] {
             for settle in [false, true] {
                 let mut polls = 0;
                 while cut_at(polls, cut, answered, settle).await {
                     polls += 1;
                 }
-                // Opening, waiting, (the timeout's commit,) and the end.
-                assert!(polls > 2, "{polls}");
+                // On a busy machine the answer may be there as soon as the question is.
+                assert!(polls >= 2, "{polls}");
+                most = most.max(polls);
             }
         }
+        // Opening, waiting, (the timeout's commit,) and the end.
+        assert!(most > 2, "{most}");
     }
+}
+
+#[tokio::test]
+async fn who_asks_what_is_refused_waits_no_more() {
+    let store = store(&SimVfs::new());
+    let session = store.create_session(SessionSpec::new()).unwrap();
+    let mut main = session.create_loop(LoopSpec::new("main")).unwrap();
+    let hub = session.hub();
+    let at = Coordinates::session(session.id()).in_loop(main.id());
+    let turn = main.begin_turn(UserMessage::text("go")).unwrap();
+    let gates = StepGates::new(
+        hub.clone(),
+        Arc::default(),
+        AgentName::from("main"),
+        at.in_turn(turn.id()).in_step(StepId::new()),
+        CancellationToken::new(),
+    );
+    // Larger than a record may be.
+    let question = Question::permission("x".repeat(20 << 20));
+    let asked = gates.ask(&call(), &question).await;
+    assert!(matches!(asked, Err(AskError::NotAsked(_))), "{asked:?}");
+    assert!(hub.waiters().is_empty());
+    drop(turn);
 }

@@ -127,3 +127,6 @@ impl Turn<'_> {
         Ok(ended.seq())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -168,3 +168,21 @@ fn a_directory_can_be_synced_while_names_change() {
     fs::write(place.path("f"), b"").unwrap();
     RealVfs.open_dir(&place.path("f")).unwrap_err();
 }
+
+/// An agent host starts programs all the time, and between fork and exec each of them has a copy
+/// of every open file: the lock of a session that was closed then was still held, for up to a
+/// tenth of a second, and as long as a forked child lived.
+#[test]
+fn a_lock_is_given_back_although_a_copy_of_its_file_is_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("LOCK");
+    let file = fs::File::create(&path).unwrap();
+    file.lock().unwrap();
+    let lock = RealLock {
+        file: file.try_clone().unwrap(),
+    };
+    assert!(RealVfs.try_lock(&path).unwrap().is_none());
+    drop(lock);
+    assert!(RealVfs.try_lock(&path).unwrap().is_some());
+    drop(file);
+}
