@@ -156,8 +156,7 @@ async fn a_question_is_cut_at_each_of_its_awaits() {
                 while cut_at(polls, cut, answered, settle).await {
                     polls += 1;
                 }
-                // On a busy machine the answer may be there as soon as the question is.
-                assert!(polls >= 2, "{polls}");
+                // On a busy machine the answer may be there as soon as somebody looks.
                 most = most.max(polls);
             }
         }
