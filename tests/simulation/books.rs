@@ -244,17 +244,39 @@ impl Books {
             prefix.push(batch);
         }
         let strict = self.are(&prefix, rest);
-        if strict.is_err() && self.gaps && self.unknown.len() <= 8 {
-            for mask in 0..1u32 << self.unknown.len() {
-                let some = self.unknown.iter().enumerate();
-                let some = some.filter(|(place, _)| mask & (1 << place) != 0);
-                let some: Vec<&Batch> = some.map(|(_, batch)| batch).collect();
-                if let Ok(kept) = self.are(&some, rest) {
-                    return Ok(kept);
-                }
+        if strict.is_err() && self.gaps {
+            let mut kept = Vec::new();
+            if self.are_some(&self.unknown, &mut kept, rest) {
+                return self.are(&kept, rest);
             }
         }
         strict
+    }
+
+    /// Whether the entries are `kept` and some of the batches behind them, in order; `kept` is these
+    /// then. What does not fit is left out at once, so few choices are tried.
+    fn are_some<'a>(
+        &'a self,
+        batches: &'a [Batch],
+        kept: &mut Vec<&'a Batch>,
+        entries: &[Entry],
+    ) -> bool {
+        let length: usize = kept.iter().map(|batch| batch.items.len()).sum();
+        let Some(begun) = entries.get(..length) else {
+            return false;
+        };
+        if self.are(kept, begun).is_err() {
+            return false;
+        }
+        let Some((next, rest)) = batches.split_first() else {
+            return length == entries.len();
+        };
+        kept.push(next);
+        if self.are_some(rest, kept, entries) {
+            return true;
+        }
+        kept.pop();
+        self.are_some(rest, kept, entries)
     }
 
     /// Whether the entries are exactly these batches, written one after the other.
