@@ -17,6 +17,7 @@
 //! The promises P1 to P14 and the writer's rules W1 to W12 that the documentation cites are listed in
 //! `docs/guarantees.md`; the bytes on disk in `docs/format.md`.
 
+mod contain;
 pub mod content;
 pub mod event;
 pub mod identity;

@@ -11,6 +11,7 @@ mod committed;
 mod companion;
 mod draft;
 mod effects;
+mod entrance;
 mod error;
 mod flight;
 mod gates;
