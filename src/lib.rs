@@ -32,6 +32,10 @@ mod wake;
 
 pub use store::{Session, Store};
 
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "runtime"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+#[cfg(all(doctest, feature = "runtime"))]
+#[doc = include_str!("../docs/runtime.md")]
+struct RuntimeManual;

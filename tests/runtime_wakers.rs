@@ -20,7 +20,8 @@ use runtime_support::watchdog::{ends, patient};
 use runtime_support::*;
 use stepwell::event::HostEvent;
 use stepwell::runtime::{
-    AgentSpec, AskError, IdleError, LoopHandle, ModelRequest, ModelStream, Question, ToolOutput,
+    AgentSpec, AskError, Filter, IdleError, LoopHandle, ModelRequest, ModelStream, Question,
+    StartAt, ToolOutput,
 };
 use stepwell::store::{Answer, Draft, Session};
 use tokio::runtime::Builder;
@@ -68,10 +69,7 @@ fn uses(session: &Session) {
     let _ = session.pending_gates();
     let _ = session.fault();
     let _ = session.hub().fault();
-    drop(session.hub().subscribe(
-        stepwell::runtime::StartAt::now(),
-        stepwell::runtime::Filter::all(),
-    ));
+    drop(session.subscribe(StartAt::now(), Filter::all()));
     let _ = session.submit(event()).wait();
     let _ = session.commit(event());
 }
@@ -167,7 +165,13 @@ fn a_waker_at_a_gate_may_panic() {
     let (asked, times, world) = ends(|| asked_by(|_| panics(), answer));
     assert_eq!((asked.as_deref(), times), (Ok("this"), 1));
     assert_eq!(world.session.fault(), None);
+    // The hub, which told, is told of what comes.
+    let runtime = Builder::new_current_thread().build().unwrap();
+    let mut events = world.session.subscribe(StartAt::now(), Filter::all());
+    let next = events.next_seq();
     world.session.commit(event()).unwrap();
+    let seen = runtime.block_on(patient(events.recv()));
+    assert_eq!(seen.unwrap().unwrap().seq(), next);
 }
 
 /// Closing tells those who wait at gates.
