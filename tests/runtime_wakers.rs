@@ -64,14 +64,14 @@ fn event() -> Vec<Draft> {
 }
 
 /// What needs every lock of a session.
-fn uses(session: &Session) {
+fn uses(session: &Session) -> bool {
     let _ = session.history();
     let _ = session.pending_gates();
     let _ = session.fault();
     let _ = session.hub().fault();
     drop(session.subscribe(StartAt::now(), Filter::all()));
-    let _ = session.submit(event()).wait();
-    let _ = session.commit(event());
+    let submitted = session.submit(event()).wait().unwrap();
+    submitted.is_ok() && session.commit(event()).is_ok()
 }
 
 fn spawn(session: &Session, agent: AgentSpec) -> LoopHandle {
@@ -149,14 +149,20 @@ fn answer(session: &Session) {
 
 #[test]
 fn a_waker_at_a_gate_may_call_back() {
-    let (asked, times, world) = ends(|| {
+    let committed = Arc::new(AtomicUsize::new(0));
+    let counted = committed.clone();
+    let (asked, times, world) = ends(move || {
         let back = |session: &Session| {
-            let session = session.clone();
-            does(move || uses(&session))
+            let (session, counted) = (session.clone(), counted.clone());
+            does(move || {
+                counted.fetch_add(usize::from(uses(&session)), Ordering::SeqCst);
+            })
         };
         asked_by(back, answer)
     });
     assert_eq!((asked.as_deref(), times), (Ok("this"), 1));
+    // It ran behind the lock, where it may commit.
+    assert_eq!(committed.load(Ordering::SeqCst), 1);
     assert_eq!(world.session.fault(), None);
 }
 
@@ -182,7 +188,7 @@ fn a_waker_at_a_gate_may_do_both_when_the_session_is_closed() {
         let both = |session: &Session| {
             let session = session.clone();
             does(move || {
-                uses(&session);
+                assert!(!uses(&session), "it is closed");
                 panic!("the host's waker");
             })
         };
@@ -190,6 +196,8 @@ fn a_waker_at_a_gate_may_do_both_when_the_session_is_closed() {
     });
     assert_eq!((asked, times), (Err(AskError::Closed), 1));
 }
+
+type Idle = Pin<Box<dyn Future<Output = Result<(), IdleError>> + Send>>;
 
 /// Idleness is told under the hub's lock, and when a session is closed under the boundary's, too.
 #[test]
@@ -201,7 +209,7 @@ fn wakers_of_those_who_wait_for_idleness_may_call_back_and_panic() {
             drop(world.main.take());
             let session = world.session.clone();
             let again = session.clone();
-            let back = does(move || uses(&again));
+            let back = does(move || assert_eq!(uses(&again), !closes));
             let wakers = [panics(), back, does(|| {})];
             runtime.block_on(async {
                 let (sender, receiver) = tokio::sync::oneshot::channel();
@@ -217,12 +225,10 @@ fn wakers_of_those_who_wait_for_idleness_may_call_back_and_panic() {
                 let agent = spawn(&session, AgentSpec::new(answers).tool(waits));
                 let submitted = agent.submit("go").await.unwrap();
                 let hub = session.hub();
-                let mut waiting: Vec<Pin<Box<dyn Future<Output = Result<(), IdleError>> + Send>>> =
-                    Vec::new();
+                let mut waiting: Vec<Idle> = Vec::new();
                 for waker in &wakers {
                     let hub = hub.clone();
-                    let mut idle: Pin<Box<dyn Future<Output = _> + Send>> =
-                        Box::pin(async move { hub.wait_idle().await });
+                    let mut idle: Idle = Box::pin(async move { hub.wait_idle().await });
                     assert!(poll(&mut idle, waker).is_pending());
                     waiting.push(idle);
                 }
