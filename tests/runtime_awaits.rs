@@ -230,7 +230,7 @@ async fn cut_call(call: Call, cut: Cut) -> bool {
                 assert!(snapshot.running, "{what}");
             }
             // Who asks again gets the report of the first.
-            let report = working(&workers, agent.shutdown()).await;
+            let report = working(&workers, agent.shutdown()).await.unwrap();
             assert!(
                 report.is_complete() && report.interrupted,
                 "{what}: {report:?}"
@@ -252,7 +252,7 @@ async fn cut_call(call: Call, cut: Cut) -> bool {
     };
     let outcome = working(&workers, agent.run_turn("on")).await.unwrap();
     assert!(outcome.is_done(), "{what}: {outcome:?}");
-    let report = working(&workers, agent.shutdown()).await;
+    let report = working(&workers, agent.shutdown()).await.unwrap();
     assert!(report.is_complete());
     assert_eq!(world.session.open_turns(), []);
     assert_eq!(
@@ -379,7 +379,7 @@ fn drop_task_after(cranks: usize, seen: &mut [usize; 4]) -> bool {
         let agent = session.spawn_loop(main, spec).unwrap();
         let outcome = working(&workers, agent.run_turn("on")).await.unwrap();
         assert!(outcome.is_done(), "{what}");
-        working(&workers, agent.shutdown()).await;
+        working(&workers, agent.shutdown()).await.unwrap();
     });
     let after = kinds(&session);
     let of = |kind| after.iter().filter(|it| **it == kind).count();

@@ -17,8 +17,8 @@ use stepwell::content::{Message, Usage};
 use stepwell::event::Kind;
 use stepwell::identity::SessionId;
 use stepwell::runtime::{
-    AgentSpec, Decision, Filter, From, LoopHandle, ModelEvent, ModelRequest, ModelStream, ToolCall,
-    ToolOutput, TurnEnd, TurnLimits,
+    AgentSpec, Decision, Filter, LoopHandle, ModelEvent, ModelRequest, ModelStream, StartAt,
+    ToolCall, ToolOutput, TurnEnd, TurnLimits,
 };
 use stepwell::store::{HistoryItem, LoopSpec, Mode, SessionSpec, Store};
 use stepwell::vfs::sim::{PowerLoss, SimVfs};
@@ -137,7 +137,7 @@ proptest! {
                     None => world.session.loop_by_name("main").unwrap().unwrap(),
                 };
                 let agent = world.session.spawn_loop(main, agent(replies)).unwrap();
-                let mut events = agent.subscribe(From::now(), Filter::committed());
+                let mut events = agent.subscribe(StartAt::now(), Filter::committed());
                 let outcome = agent.run_turn("go on").await.unwrap();
                 let kind = match &outcome.end {
                     TurnEnd::Done { .. } => Kind::TurnDone,
@@ -150,7 +150,7 @@ proptest! {
                 let steps: Vec<_> = steps.map(|seen| seen.seq()).collect();
                 prop_assert_eq!(&steps, &outcome.steps);
                 prop_assert_eq!(seen.iter().filter(|seen| seen.event().kind().ends_turn()).count(), 1);
-                agent.shutdown().await;
+                agent.shutdown().await.unwrap();
                 let live = world.session.history();
                 prop_assert_eq!(&restored(&world.disk, id), &live);
                 let at = world.session.history_at(world.session.last_seq()).unwrap();
@@ -216,7 +216,7 @@ async fn run(disk: &SimVfs, id: SessionId) -> Vec<HistoryItem> {
             .filter(|item| outcome.steps.contains(&item.seq));
         acknowledged.extend(steps);
     }
-    agent.shutdown().await;
+    agent.shutdown().await.unwrap();
     acknowledged
 }
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use super::closing::Shutdown;
 use super::desk::Desk;
 use super::handle::{LoopSnapshot, RunError};
 use super::queue::{Entry, InputId, InputOutcome};
@@ -21,7 +22,7 @@ pub(super) enum Command {
     CancelQueued(InputId, oneshot::Sender<bool>),
     Interrupt(oneshot::Sender<bool>),
     Snapshot(oneshot::Sender<LoopSnapshot>),
-    Shutdown(ShutdownLimits, oneshot::Sender<ShutdownReport>),
+    Shutdown(ShutdownLimits, oneshot::Sender<Shutdown>),
 }
 
 #[derive(Debug)]
@@ -86,9 +87,9 @@ impl Actor {
         let _ = report.set(closing.report.clone());
         drop(closing.commands);
         for waiting in closing.waiting {
-            let _ = waiting.send(closing.report.clone());
+            let _ = waiting.send(Ok(closing.report.clone()));
         }
-        // What a host brought may panic when it is dropped; nothing of ours is left to be harmed.
+        // What a host brought may take its time to be dropped: nobody waits for it any more.
         drop(agent);
     }
 }

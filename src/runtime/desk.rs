@@ -24,7 +24,7 @@ use super::handle::{LoopSnapshot, RunError};
 use super::hooks::Hooks;
 use super::queue::{Asked, Cancelling, Entry, InputId, Queue};
 use super::turn::Running;
-use super::{Hub, Live, ShutdownLimits, ShutdownPhase, TurnEnd, TurnOutcome};
+use super::{Hub, Live, ShutdownLimits, ShutdownPhase, TurnEnd, TurnOutcome, timer};
 use crate::event::{Body, CancelReason, Header, InputCancelled, InputQueued, Kind};
 use crate::event::{RejectReason, TurnRejected};
 use crate::identity::Coordinates;
@@ -148,6 +148,14 @@ impl Desk {
                 let _ = answer.send(self.snapshot());
             }
             Command::Shutdown(limits, answer) => {
+                // Limits of a second one do not count.
+                if self.closing.is_none()
+                    && limits.are_set()
+                    && let Err(error) = timer::is_here()
+                {
+                    let _ = answer.send(Err(error.into()));
+                    return;
+                }
                 self.close(limits);
                 if let Some(closing) = &mut self.closing {
                     closing.waiting.push(answer);

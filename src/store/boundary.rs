@@ -1,7 +1,6 @@
 //! The commit boundary of a session: the one place where events become durable.
 
 use std::collections::{HashSet, VecDeque};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
 
@@ -12,21 +11,22 @@ use super::io::{IoThread, Ticket};
 use super::log::Log;
 use super::session::Mode;
 use super::state::{Admission, SessionState};
-use super::{CommitError, Refusal};
+use super::{CommitError, Refusal, SessionCloseError};
+use crate::contain::{contained, dropped};
 use crate::event::{
     Body, Factory, Header, Key, Limits, check_pairing, decode_header, encode_record,
 };
 use crate::identity::{Coordinates, LoopId, SessionId, StepId};
-use crate::journal::{AppendError, CloseError, Fault, Lsn, NotCommitted, ReadError, Workers};
+use crate::journal::{AppendError, Fault, Lsn, NotCommitted, ReadError, Workers};
 use crate::metrics::{Measure, Meter};
 use crate::sync::{Mutex, MutexGuard};
-use crate::wake::Behind;
 
 /// What is told of a session's commits, in their order: the hub is one.
 ///
-/// It is called between the durable append and the answer to the caller, so it must not block, and
-/// must not commit, observe or close: those wait for the commit that is calling. One that panics is
-/// told nothing more.
+/// It is called between the durable append and the answer to the caller, so it must not block; a
+/// ticket, or another thread that commits, is not to be waited for. Reading is fine. What commits,
+/// witnesses, parks or closes the same session is refused ([`Refusal::Reentrant`]), and an observer
+/// that joins is told of what comes behind this. One that panics is told nothing more.
 pub trait Observer: Send + Sync {
     /// These events are durable now.
     fn committed(&self, batch: &[Committed]);
@@ -199,7 +199,7 @@ impl SessionCore {
     /// thread: coordinates, event id, creation time; validation, encoding, and the reader's
     /// acceptance (P10).
     fn encode(&self, drafts: Vec<Draft>) -> Result<Submitted, Refusal> {
-        self.ready(&lock(&self.boundary))?;
+        self.ready(&*self.enter()?)?;
         Ok(Submitted::Encoded(self.stamp(drafts)?))
     }
 
@@ -329,11 +329,10 @@ impl SessionCore {
 
     /// Something that the log does apart from commits.
     fn aside(&self, does: impl FnOnce(&dyn Log) -> Result<(), AppendError>) -> Result<(), Refusal> {
-        self.ready(&lock(&self.boundary))?;
+        self.ready(&*self.enter()?)?;
         let witnessed = does(&*self.log);
         if let Some(fault) = self.log.fault() {
-            let _behind = Behind::locks();
-            lock(&self.boundary).latch(&fault);
+            self.entered().latch(&fault);
         }
         witnessed.map_err(|error| match error {
             AppendError::Unknown(fault)
@@ -343,9 +342,9 @@ impl SessionCore {
     }
 
     /// Closes for all handles: what is under way is finished, what waits is refused.
-    pub(super) fn close(&self) -> Result<(), CloseError> {
+    pub(super) fn close(&self) -> Result<(), SessionCloseError> {
         let waiting = {
-            let mut boundary = lock(&self.boundary);
+            let mut boundary = self.enter()?;
             boundary.closed = true;
             std::mem::take(&mut boundary.waiting)
         };
@@ -353,9 +352,8 @@ impl SessionCore {
             request.refuse(Refusal::Journal(NotCommitted::Closed));
         }
         let closed = self.log.close();
-        let _behind = Behind::locks();
-        lock(&self.boundary).close();
-        closed
+        self.entered().close();
+        Ok(closed?)
     }
 
     /// Claims a loop for one handle; `None` if another has it.
@@ -371,10 +369,8 @@ impl SessionCore {
 impl Boundary {
     /// Step 5: those who are there are told, in the order of the commits.
     pub(super) fn publish(&mut self, committed: &[Committed]) {
-        self.observers.retain(|observer| match observer.upgrade() {
-            Some(observer) => told(|| observer.committed(committed)),
-            None => false,
-        });
+        self.observers
+            .retain(|observer| tell(observer, |observer| observer.committed(committed)));
     }
 
     /// The first fault is kept (P8).
@@ -388,9 +384,7 @@ impl Boundary {
         // For those that ask while a commit runs: an observer, or another thread.
         let _ = self.latched.set(fault.clone());
         for observer in self.observers.drain(..) {
-            if let Some(observer) = observer.upgrade() {
-                told(|| observer.faulted(fault));
-            }
+            tell(&observer, |observer| observer.faulted(fault));
         }
     }
 
@@ -398,18 +392,32 @@ impl Boundary {
     pub(super) fn close(&mut self) {
         self.closed = true;
         for observer in self.observers.drain(..) {
-            if let Some(observer) = observer.upgrade() {
-                told(|| observer.closed());
-            }
+            tell(&observer, |observer| observer.closed());
+        }
+    }
+
+    /// Tells an observer of all that comes, or that nothing will.
+    pub(super) fn join(&mut self, observer: Weak<dyn Observer>) {
+        if let Some(fault) = &self.fault {
+            tell(&observer, |observer| observer.faulted(fault));
+        } else if self.closed {
+            tell(&observer, |observer| observer.closed());
+        } else {
+            self.observers.push(observer);
         }
     }
 }
 
-/// Tells an observer; one that panics is told nothing more, and harms nobody else.
-pub(super) fn told(tell: impl FnOnce()) -> bool {
-    let told = catch_unwind(AssertUnwindSafe(tell)).is_ok();
+/// Tells an observer, if it is there; one that panics is told nothing more, and harms nobody else.
+fn tell(observer: &Weak<dyn Observer>, what: impl FnOnce(&dyn Observer)) -> bool {
+    let Some(observer) = observer.upgrade() else {
+        return false;
+    };
+    let told = contained(|| what(&*observer)).is_ok();
     if !told {
         tracing::error!("an observer of a session panicked; it is told nothing more");
     }
+    // Its host may have given it up meanwhile.
+    dropped(observer);
     told
 }

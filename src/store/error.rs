@@ -92,6 +92,10 @@ pub enum Refusal {
     /// The session is faulted since an earlier commit; open it again.
     #[error("the session is faulted: {0}")]
     Faulted(Fault),
+    /// An observer of the session, or a collector of metrics, called this while it was being told: the
+    /// operation would wait for itself. Do it in another thread or task, which nobody there waits for.
+    #[error("an observer or a collector of metrics must not do this while it is being told")]
+    Reentrant,
     /// The journal refused; it goes on.
     #[error(transparent)]
     Journal(NotCommitted),
@@ -232,5 +236,12 @@ pub enum StoreError {
 
 /// Why a session was not closed cleanly. What was acknowledged is as safe as before.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[error(transparent)]
-pub struct SessionCloseError(#[from] pub CloseError);
+#[non_exhaustive]
+pub enum SessionCloseError {
+    /// Its journal was not closed cleanly.
+    #[error(transparent)]
+    Journal(#[from] CloseError),
+    /// As [`Refusal::Reentrant`]; the session goes on.
+    #[error("an observer or a collector of metrics must not close while it is being told")]
+    Reentrant,
+}

@@ -7,20 +7,18 @@
 //! the log: history, publication, answer (P2).
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use super::boundary::{Boundary, CommitResult, SessionCore, lock};
+use super::boundary::{Boundary, CommitResult, SessionCore};
 use super::committed::{Committed, Outcome};
 use super::draft::Draft;
-use super::io::{Promise, Ticket};
+use super::io::{Promise, Serve, Ticket};
 use super::state::SessionState;
 use super::{CommitError, Refusal};
 use crate::event::{Event, Key};
 use crate::identity::LoopId;
 use crate::journal::{AppendError, NotCommitted, Placed, Receipt, Seq, Sink, WhenFull};
 use crate::metrics::Measure;
-use crate::sync::MutexGuard;
-use crate::wake::Behind;
 
 /// An event with its bytes.
 pub(super) struct Encoded {
@@ -123,6 +121,8 @@ impl SessionCore {
         may_block: bool,
     ) -> Ticket<CommitResult> {
         let (promise, ticket) = Promise::new();
+        let server: Weak<dyn Serve> = Arc::<SessionCore>::downgrade(self);
+        let ticket = ticket.served_by(server);
         let full = match may_block {
             true => WhenFull::Exceed,
             false => WhenFull::Refuse,
@@ -132,8 +132,13 @@ impl SessionCore {
             full,
             promise,
         };
-        let behind = Behind::locks();
-        let mut boundary = lock(&self.boundary);
+        let mut boundary = match self.enter() {
+            Ok(boundary) => boundary,
+            Err(reentrant) => {
+                request.refuse(reentrant.into());
+                return ticket;
+            }
+        };
         if let Err(refusal) = self.ready(&boundary) {
             drop(boundary);
             request.refuse(refusal);
@@ -142,7 +147,6 @@ impl SessionCore {
         boundary.waiting.push_back(request);
         let leads = self.launch(&mut boundary, may_block);
         drop(boundary);
-        drop(behind);
         if leads {
             self.log.lead();
         }
@@ -304,12 +308,17 @@ impl SessionCore {
     }
 }
 
+impl Serve for SessionCore {
+    fn serve(&self) {
+        self.log.lead();
+    }
+}
+
 type Flown = (Promise<CommitResult>, CommitResult);
 
 impl Sink for SessionCore {
     fn settled(self: Arc<Self>, outcome: Result<Receipt, AppendError>) {
-        let _behind = Behind::locks();
-        let mut boundary: MutexGuard<'_, Boundary> = lock(&self.boundary);
+        let mut boundary = self.entered();
         let Some(flown) = boundary.flight.pop_front() else {
             return;
         };

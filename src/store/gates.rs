@@ -285,7 +285,9 @@ impl Session {
         self.core.state().pending.answers.all().cloned().collect()
     }
 
-    /// Answers a gate. When it returns, the answer is durable; who waits for it is told behind that.
+    /// Answers a gate. It **blocks** until the answer is durable, so it is for hosts without the runner
+    /// and for threads of their own; in async code use [`Session::answer_gate_async`], which
+    /// `LoopHandle::answer_gate` is. Who waits for the answer is told behind that.
     /// Of answers that race exactly one is taken. It works as well after a restart, when the turn
     /// that asked is gone: the answer is kept for the turn that asks the same again
     /// ([`Session::gate_answers`]).

@@ -13,6 +13,7 @@ mod companion;
 mod delete;
 mod draft;
 mod effects;
+mod entrance;
 mod error;
 mod export;
 mod flight;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::boundary::{Observer, SessionCore, lock, told};
+use super::boundary::{Observer, SessionCore};
 use super::committed::{Committed, Outcome};
 use super::draft::Draft;
 use super::io::Ticket;
@@ -159,16 +159,15 @@ impl Session {
 
     /// Tells an observer of all commits from now on; it is told nothing more when it is dropped.
     /// Gives the last sequence that was committed before, and, once in the life of this handle, the
-    /// records that opening kept above the watermark: nobody can know whether they were published.
+    /// records that opening kept above the watermark: nobody can know whether they were published. (From
+    /// within an observer: none, and from the next commit on.)
     pub fn observe(&self, observer: &Arc<dyn Observer>) -> (Seq, Vec<Committed>) {
-        let mut boundary = lock(&self.core.boundary);
-        if let Some(fault) = &boundary.fault {
-            told(|| observer.faulted(fault));
-        } else if boundary.closed {
-            told(|| observer.closed());
-        } else {
-            boundary.observers.push(Arc::downgrade(observer));
+        let observer = Arc::downgrade(observer);
+        if self.core.join_from_within(observer.clone()) {
+            return (self.core.state().last, Vec::new());
         }
+        let mut boundary = self.core.entered();
+        boundary.join(observer);
         let recovered = std::mem::take(&mut boundary.recovered);
         (self.core.state().last, recovered)
     }
@@ -214,6 +213,6 @@ impl Session {
     /// # Errors
     /// What was acknowledged is as safe as before; the next opening recovers.
     pub fn close(&self) -> Result<(), SessionCloseError> {
-        Ok(self.core.close()?)
+        self.core.close()
     }
 }
