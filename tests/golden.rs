@@ -88,7 +88,7 @@ fn check(session: &Session) {
     expected.extend([Kind::StepDone; 12]);
     expected.push(Kind::TurnDone);
     assert_eq!(kinds[..expected.len()], expected);
-    let history = session.history();
+    let history = session.history().unwrap();
     assert_eq!(history.len(), 1 + 2 + 1 + 12);
     let input = history[1]
         .message
