@@ -110,11 +110,11 @@ async fn a_full_disk_fails_the_turn_and_its_end_is_written_when_there_is_room() 
     assert_eq!(error_of(&outcome), ErrorKind::NotCommitted);
     assert_eq!(world.session.fault(), None);
     assert_eq!(outcome.steps, []);
-    let before = world.session.history();
+    let before = world.session.history().unwrap();
     // The turn has ended, durably or in memory; with room the loop goes on, and the end is there.
     world.disk.set_capacity(None);
     let outcome = agent.run_turn("on").await.unwrap();
-    assert_eq!(world.session.history()[..before.len()], before[..]);
+    assert_eq!(world.session.history().unwrap()[..before.len()], before[..]);
     assert_eq!(world.session.open_turns(), []);
     let kinds = kinds(&world.session);
     let ends: Vec<Kind> = kinds
@@ -133,7 +133,7 @@ async fn a_full_disk_fails_the_turn_and_its_end_is_written_when_there_is_room() 
     );
     assert!(outcome.is_done(), "{outcome:?}");
     until(&mut events, Kind::TurnFailed).await;
-    let history = world.session.history();
+    let history = world.session.history().unwrap();
     assert_eq!(restored(&world.disk, world.session.id()), history);
 }
 
@@ -158,7 +158,7 @@ async fn an_end_that_finds_no_room_goes_with_the_next_batch() {
         if outcome.terminal.is_none() {
             without_room += 1;
             assert_eq!(world.session.open_turns().len(), 1);
-            assert_eq!(restored(&world.disk, id), world.session.history());
+            assert_eq!(restored(&world.disk, id), world.session.history().unwrap());
         }
         world.disk.set_capacity(None);
         assert!(agent.run_turn("again").await.unwrap().is_done());
@@ -174,7 +174,7 @@ async fn an_end_that_finds_no_room_goes_with_the_next_batch() {
                 Kind::TurnDone
             ]
         );
-        assert_eq!(restored(&world.disk, id), world.session.history());
+        assert_eq!(restored(&world.disk, id), world.session.history().unwrap());
     }
     assert!(without_room > 0);
 }
@@ -201,7 +201,7 @@ fn assert_interrupted(world: &World, outcome: &TurnOutcome, steps: u64) {
     assert_eq!(ends.count(), 1);
     assert_eq!(
         restored(&world.disk, world.session.id()),
-        world.session.history()
+        world.session.history().unwrap()
     );
 }
 

@@ -76,7 +76,7 @@ async fn gate_of(session: &Session) -> PendingGate {
 }
 
 fn results(session: &Session) -> Vec<(String, bool)> {
-    let history = session.history();
+    let history = session.history().unwrap();
     let results = history.iter().filter_map(|item| match &*item.message {
         Message::ToolResult(result) => Some((result.to_text(), result.is_error)),
         _ => None,
@@ -477,7 +477,7 @@ async fn a_turn_can_be_interrupted_at_every_write_of_its_gate() {
         let steps: Vec<StepDone> = bodies(&world.session);
         assert!(runs.load(Ordering::SeqCst) <= 1);
         assert!(!steps.is_empty() || interrupted);
-        let history = world.session.history();
+        let history = world.session.history().unwrap();
         assert_eq!(restored(&world.disk, world.session.id()), history);
         if !interrupted {
             break;

@@ -558,7 +558,7 @@ async fn a_denied_turn_does_not_begin() {
     assert_eq!((denial.code(), denial.reason()), ("policy.no", "no turn"));
     let kinds = kinds(&world.session);
     assert_eq!(kinds[2..], [Kind::TurnRejected]);
-    assert_eq!(world.session.history(), []);
+    assert_eq!(world.session.history().unwrap(), []);
     let log = paired(&log);
     assert_eq!(log[1].result, Some(HookResult::Denied(denial)));
     // The loop goes on.

@@ -386,12 +386,12 @@ impl Opened {
         let begun = kinds.iter().filter(|kind| **kind == Kind::TurnStarted);
         let ended = kinds.iter().filter(|kind| kind.ends_turn());
         assert_eq!(begun.count(), ended.count(), "one terminal per turn");
-        let history = self.session.history();
+        let history = self.session.history().unwrap();
         let id = self.session.id();
         self.session.close().unwrap();
         let (restored, report) = self.store.open_session(id, Mode::Read).unwrap();
         assert_eq!((report.damage, report.unreadable), (None, None));
-        assert_eq!(restored.history(), history);
+        assert_eq!(restored.history().unwrap(), history);
     }
 }
 

@@ -93,7 +93,13 @@ async fn what_is_delivered_survives_a_power_loss_at_that_moment() {
                 assert!(report.committed >= delivery.seq());
                 if step(&delivery).is_some() {
                     let seq = delivery.seq();
-                    assert!(session.history().iter().any(|item| item.seq == seq));
+                    assert!(
+                        session
+                            .history()
+                            .unwrap()
+                            .iter()
+                            .any(|item| item.seq == seq)
+                    );
                 }
                 if delivery.event().kind().ends_turn() {
                     return;
@@ -147,7 +153,7 @@ async fn unknown_outcome(kind: FaultKind, at: fn(&stepwell::vfs::sim::Op) -> boo
     assert_eq!(queued, Err(RunError::Faulted(fault.clone())));
 
     // History holds the first step, not the second.
-    let before = world.session.history();
+    let before = world.session.history().unwrap();
     assert_eq!(world.session.steps(), 1);
     assert_eq!(before.last().unwrap().seq, outcome.steps[0]);
 
@@ -185,7 +191,7 @@ async fn unknown_outcome(kind: FaultKind, at: fn(&stepwell::vfs::sim::Op) -> boo
     agent.shutdown().await.unwrap();
     world.disk.clear_faults();
     let (session, report) = world.store.reopen(&world.session).unwrap();
-    let after = session.history();
+    let after = session.history().unwrap();
     assert_eq!(after[..before.len()], before[..]);
     let kept = &after[before.len()..];
     assert!(kept.is_empty() || kept.len() == 2, "{kept:?}");

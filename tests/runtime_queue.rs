@@ -318,7 +318,7 @@ async fn a_fold_that_cannot_be_committed_returns_its_inputs_once() {
     assert!(recorded.is_some());
     assert_eq!(
         restored(&world.disk, world.session.id()),
-        world.session.history()
+        world.session.history().unwrap()
     );
 }
 
@@ -571,7 +571,7 @@ async fn loops_of_a_session_share_one_journal() {
     }
     for (number, task) in tasks.into_iter().enumerate() {
         let (id, _agent) = task.await.unwrap();
-        let texts = world.session.loop_history(id);
+        let texts = world.session.loop_history(id).unwrap();
         let texts: Vec<String> = texts.iter().map(|message| message.to_text()).collect();
         let expected = (0..8).flat_map(|turn| {
             let said = format!("{number}.{turn}");
@@ -587,7 +587,7 @@ async fn loops_of_a_session_share_one_journal() {
     assert_eq!(world.session.steps(), 6 * 8 * 2);
     assert_eq!(
         restored(&world.disk, world.session.id()),
-        world.session.history()
+        world.session.history().unwrap()
     );
 }
 
@@ -708,7 +708,7 @@ async fn one_life(seed: u64) -> [usize; 6] {
     assert_eq!(ends, begun.count(), "one terminal per turn");
     assert_eq!(
         restored(&world.disk, world.session.id()),
-        world.session.history()
+        world.session.history().unwrap()
     );
     counts
 }

@@ -151,16 +151,16 @@ proptest! {
                 prop_assert_eq!(&steps, &outcome.steps);
                 prop_assert_eq!(seen.iter().filter(|seen| seen.event().kind().ends_turn()).count(), 1);
                 agent.shutdown().await.unwrap();
-                let live = world.session.history();
+                let live = world.session.history().unwrap();
                 prop_assert_eq!(&restored(&world.disk, id), &live);
                 let at = world.session.history_at(world.session.last_seq()).unwrap();
                 prop_assert_eq!(&at, &live);
                 whole(&live);
             }
-            let live = world.session.history();
+            let live = world.session.history().unwrap();
             world.session.close().unwrap();
             let (session, report) = world.store.open_session(id, Mode::Write).unwrap();
-            prop_assert_eq!(session.history(), live);
+            prop_assert_eq!(session.history().unwrap(), live);
             prop_assert_eq!(report.open_turns.len(), 0);
             Ok(())
         })?;
@@ -210,7 +210,7 @@ async fn run(disk: &SimVfs, id: SessionId) -> Vec<HistoryItem> {
         let Ok(outcome) = agent.run_turn(turn).await else {
             break;
         };
-        let history = session.history();
+        let history = session.history().unwrap();
         let steps = history
             .into_iter()
             .filter(|item| outcome.steps.contains(&item.seq));
@@ -245,7 +245,7 @@ fn no_crash_loses_or_halves_an_acknowledged_step() {
                 assert!(acknowledged.is_empty(), "lost after {calls} calls");
                 continue;
             };
-            let history = session.history();
+            let history = session.history().unwrap();
             for item in &acknowledged {
                 assert!(history.contains(item), "lost after {calls} calls: {item:?}");
             }

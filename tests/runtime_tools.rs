@@ -96,7 +96,7 @@ async fn all_calls_are_prepared_in_call_order_before_any_is_decided_or_run() {
     ];
     assert_eq!(log[..7], decided);
     assert_eq!(log.len(), 9);
-    let history = world.session.history();
+    let history = world.session.history().unwrap();
     let results: Vec<_> = history
         .iter()
         .filter_map(|item| match &*item.message {

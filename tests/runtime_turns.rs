@@ -213,7 +213,7 @@ async fn malformed_input_is_an_error_result_and_the_turn_goes_on() {
     let trimmed = std::str::from_utf8(exact).unwrap().trim();
     assert_eq!(*ran.lock().unwrap(), [trimmed]);
 
-    let history = world.session.history();
+    let history = world.session.history().unwrap();
     let Message::Assistant(assistant) = &*history[1].message else {
         panic!("{history:?}");
     };
@@ -271,7 +271,7 @@ async fn what_goes_wrong_with_a_call_is_its_result() {
     let mut events = agent.subscribe(StartAt::now(), Filter::all());
     let outcome = agent.run_turn("go").await.unwrap();
     assert!(outcome.is_done(), "{outcome:?}");
-    let history = world.session.history();
+    let history = world.session.history().unwrap();
     let results: Vec<(String, bool)> = history[2..10]
         .iter()
         .map(|item| match &*item.message {

@@ -21,7 +21,7 @@ pub(super) enum Command {
     Submit(Entry),
     CancelQueued(InputId, oneshot::Sender<bool>),
     Interrupt(oneshot::Sender<bool>),
-    Snapshot(oneshot::Sender<LoopSnapshot>),
+    Snapshot(oneshot::Sender<Result<LoopSnapshot, RunError>>),
     Shutdown(ShutdownLimits, oneshot::Sender<Shutdown>),
 }
 

@@ -17,7 +17,7 @@ use crate::content::{AssistantMessage, Message, Usage, UserMessage};
 use crate::event::{CancelReason, ErrorProjection};
 use crate::identity::{AgentName, LoopId, TurnId};
 use crate::journal::{Fault, Seq};
-use crate::store::{CommitError, Loop, Session};
+use crate::store::{CommitError, Loop, ReplayError, Session};
 use crate::wake::{Relay, relayed};
 
 /// Commands that may wait for the actor. It takes them at once, also while a turn runs.
@@ -100,6 +100,9 @@ pub enum RunError {
     /// Its beginning could not be committed; the loop goes on.
     #[error("the turn could not begin: {0}")]
     NotStarted(CommitError),
+    /// What it has come to cannot be read from the log.
+    #[error("the history of the loop cannot be read: {0}")]
+    Unreadable(ReplayError),
     /// A guard refused it; recorded as TurnRejected.
     #[error("the turn was not allowed: {0}")]
     Denied(Denial),
@@ -285,11 +288,11 @@ impl LoopHandle {
     /// What the loop has come to.
     ///
     /// # Errors
-    /// [`RunError::Ended`].
+    /// [`RunError::Ended`], [`RunError::Unreadable`].
     pub async fn snapshot(&self) -> Result<LoopSnapshot, RunError> {
         let (answer, snapshot) = oneshot::channel();
         self.send(Command::Snapshot(answer)).await?;
-        relayed(snapshot).await.map_err(|_| RunError::Ended)
+        relayed(snapshot).await.unwrap_or(Err(RunError::Ended))
     }
 
     /// Ends the loop's task, however long it takes; see [`LoopHandle::shutdown_within`].

@@ -176,7 +176,7 @@ fn a_submission_is_settled_whoever_serves_the_queue() {
         assert_eq!(session.open_turns(), []);
         // 1 session, 2 loops, and of each loop a turn, two steps, an end and a host's event.
         assert_eq!(session.last_seq(), Seq::new(3 + 2 * 5));
-        let history = session.history();
+        let history = session.history().unwrap();
         let id = session.id();
         drop((session, store));
         let options = StoreOptions {
@@ -185,7 +185,7 @@ fn a_submission_is_settled_whoever_serves_the_queue() {
         };
         let store = Store::on(Arc::new(disk.new_process()), "/store", options).unwrap();
         let (restored, _) = store.open_session(id, Mode::Read).unwrap();
-        assert_eq!(restored.history(), history);
+        assert_eq!(restored.history().unwrap(), history);
     });
 }
 

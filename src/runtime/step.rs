@@ -30,9 +30,19 @@ pub(super) struct Streaming<'a> {
 
 impl<'a> Streaming<'a> {
     /// Asks the model, unless a guard refuses.
-    pub(super) fn begin(context: &'a StepContext<'a>) -> Result<Streaming<'a>, Stop> {
+    pub(super) async fn begin(context: &'a StepContext<'a>) -> Result<Streaming<'a>, Stop> {
         let (unwanted, cancel) = Unwanted::new();
-        let messages = context.session.loop_context(context.at.loop_id);
+        let reading = context.session.submit_context(context.at.loop_id);
+        let read = tokio::select! {
+            biased;
+            read = reading => read,
+            () = context.cancel.cancelled() => return Err(Stop::Cancelled),
+        };
+        let messages = match read {
+            Ok(Ok(messages)) => messages,
+            Ok(Err(error)) => return Err(Stop::failed(ErrorKind::Unknown, error)),
+            Err(gone) => return Err(Stop::failed(ErrorKind::Unknown, gone)),
+        };
         let hooks = &context.agent.hooks;
         let hook = hooks.inference(context.at, &messages);
         let hook = hook.map_err(|denial| Stop::failed(ErrorKind::Unknown, denial))?;

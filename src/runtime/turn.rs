@@ -299,7 +299,7 @@ async fn one_step(
     context: &StepContext<'_>,
     progress: &mut Progress,
 ) -> Result<CommittedStep, Stop> {
-    let materialized = Streaming::begin(context)?.materialize().await?;
+    let materialized = Streaming::begin(context).await?.materialize().await?;
     progress.spend(materialized.usage())?;
     let candidate = match materialized.next() {
         Next::Commit(candidate) => candidate,

@@ -11,7 +11,7 @@ use super::io::{IoThread, Ticket};
 use super::log::Log;
 use super::session::Mode;
 use super::state::{Admission, SessionState};
-use super::{CommitError, Refusal, SessionCloseError};
+use super::{CommitError, Refusal, ReplayError, SessionCloseError};
 use crate::contain::{contained, dropped};
 use crate::event::{
     Body, Factory, Header, Key, Limits, check_pairing, decode_header, encode_record,
@@ -80,6 +80,9 @@ pub(super) struct Boundary {
     pub(super) taken: Taken,
     /// Why the first of them that failed did, if one did.
     pub(super) refused: Option<NotCommitted>,
+    /// Whether a commit waits for the keys of earlier processes, and whether they are being read.
+    pub(super) wants_keys: bool,
+    pub(super) loading_keys: bool,
 }
 
 impl std::fmt::Debug for SessionCore {
@@ -148,14 +151,14 @@ impl SessionCore {
         self.wait(self.request(batch, true))
     }
 
-    /// The same for a batch of a loop that depends on where the session stands: it is made when its
-    /// turn has come, behind all commits of the loop that were submitted before it.
+    /// The same for a batch of a loop, without keys, that depends on where the session stands: it is
+    /// made when its turn has come, behind all commits of the loop that were submitted before it.
     pub(super) fn commit_with(
         self: &Arc<Self>,
         loop_id: LoopId,
         draft: impl FnOnce(&SessionState) -> Vec<Draft> + Send + 'static,
     ) -> CommitResult {
-        let batch = Submitted::Made(loop_id, Box::new(draft));
+        let batch = Submitted::Made(loop_id, false, Box::new(draft));
         self.wait(self.request(batch, true))
     }
 
@@ -167,13 +170,15 @@ impl SessionCore {
         }
     }
 
-    /// The same for a batch of a loop that depends on where the session stands.
+    /// The same for a batch of a loop that depends on where the session stands, and whether it has
+    /// idempotency keys.
     pub(super) fn submit_with(
         self: &Arc<Self>,
         loop_id: LoopId,
+        keyed: bool,
         draft: impl FnOnce(&SessionState) -> Vec<Draft> + Send + 'static,
     ) -> Ticket<CommitResult> {
-        self.request(Submitted::Made(loop_id, Box::new(draft)), false)
+        self.request(Submitted::Made(loop_id, keyed, Box::new(draft)), false)
     }
 
     fn wait(&self, ticket: Ticket<CommitResult>) -> CommitResult {
@@ -286,7 +291,7 @@ impl SessionCore {
         key: Option<&Key>,
         bytes: &[u8],
     ) -> Result<Option<Committed>, Refusal> {
-        let Some((key, position)) = key.and_then(|key| Some((key, state.keyed(key)?))) else {
+        let Some((key, position)) = key.and_then(|key| Some((key, state.keys.get(key)?))) else {
             return Ok(None);
         };
         let entry = self
@@ -367,6 +372,13 @@ impl SessionCore {
 }
 
 impl Boundary {
+    /// Whether the keys of earlier processes are to be read now, by who asks.
+    pub(super) fn begins_to_load(&mut self) -> bool {
+        let begins = std::mem::take(&mut self.wants_keys) && !self.loading_keys;
+        self.loading_keys |= begins;
+        begins
+    }
+
     /// Step 5: those who are there are told, in the order of the commits.
     pub(super) fn publish(&mut self, committed: &[Committed]) {
         self.observers
@@ -385,6 +397,17 @@ impl Boundary {
         let _ = self.latched.set(fault.clone());
         for observer in self.observers.drain(..) {
             tell(&observer, |observer| observer.faulted(fault));
+        }
+    }
+
+    /// The commits with keys that wait cannot be checked for repeats.
+    pub(super) fn refuse_keyed(&mut self, error: &ReplayError) {
+        self.wants_keys = false;
+        let waiting = std::mem::take(&mut self.waiting);
+        let (keyed, others): (VecDeque<_>, _) = waiting.into_iter().partition(Request::is_keyed);
+        self.waiting = others;
+        for request in keyed {
+            request.refuse(Refusal::KeysUnreadable(error.clone()));
         }
     }
 

@@ -83,6 +83,11 @@ pub enum Refusal {
     /// The first commit under a repeated key cannot be read to compare it.
     #[error("the first commit under a repeated key cannot be read: {0}")]
     FirstUnreadable(ReadError),
+    /// Which keys earlier processes used cannot be read, so a repeat would not be known.
+    #[error(
+        "the keys of earlier commits cannot be read: {0}; commit without a key, or repair the session"
+    )]
+    KeysUnreadable(ReplayError),
     /// No id could be made.
     #[error(transparent)]
     Mint(#[from] MintError),
@@ -182,7 +187,7 @@ pub enum SessionError {
     /// Its journal could not be opened.
     #[error(transparent)]
     Journal(#[from] OpenError),
-    /// Its history could not be read to its end. Open it read-only to read what is intact.
+    /// What its state depends on could not be read to its end. Open it read-only to read what is intact.
     #[error("the history cannot be read: {0}; open the session read-only")]
     History(#[from] ReplayError),
     /// The disk failed.

@@ -34,8 +34,8 @@ type Make = Box<dyn FnOnce(&SessionState) -> Vec<Draft> + Send>;
 /// A batch as it was submitted.
 pub(super) enum Submitted {
     Encoded(Vec<Encoded>),
-    /// One of a loop that is made when its turn has come.
-    Made(LoopId, Make),
+    /// One of a loop that is made when its turn has come; whether it has keys.
+    Made(LoopId, bool, Make),
 }
 
 /// A commit that waits for its turn.
@@ -55,6 +55,13 @@ pub(super) struct InFlight {
 }
 
 impl Request {
+    pub(super) fn is_keyed(&self) -> bool {
+        match &self.batch {
+            Submitted::Made(_, keyed, _) => *keyed,
+            Submitted::Encoded(batch) => batch.iter().any(|encoded| encoded.key.is_some()),
+        }
+    }
+
     pub(super) fn refuse(self, refusal: Refusal) {
         self.promise.fulfil(Err(refusal.into()));
     }
@@ -77,7 +84,7 @@ impl Taken {
         let waits = |loop_id: &LoopId| *loop_id == session || self.loops.contains(loop_id);
         self.loops.contains(&session)
             || match batch {
-                Submitted::Made(loop_id, _) => waits(loop_id),
+                Submitted::Made(loop_id, ..) => waits(loop_id),
                 Submitted::Encoded(batch) => batch.iter().any(|encoded| {
                     let key = encoded.key.as_ref();
                     waits(&encoded.event.header.coordinates.loop_id)
@@ -93,7 +100,7 @@ impl Taken {
 
     fn take_waiting(&mut self, batch: &Submitted) {
         match batch {
-            Submitted::Made(loop_id, _) => {
+            Submitted::Made(loop_id, ..) => {
                 self.loops.insert(*loop_id);
             }
             Submitted::Encoded(batch) => {
@@ -146,21 +153,39 @@ impl SessionCore {
         }
         boundary.waiting.push_back(request);
         let leads = self.launch(&mut boundary, may_block);
+        let loads = boundary.begins_to_load();
         drop(boundary);
         if leads {
             self.log.lead();
         }
+        match loads {
+            true if may_block => self.load_keys(),
+            true => self.load_keys_aside(),
+            false => {}
+        }
         ticket
     }
 
+    fn load_keys_aside(self: &Arc<Self>) {
+        let core = self.clone();
+        // What becomes of it is told to the commits that wait.
+        drop(self.io.submit(move || core.load_keys()));
+    }
+
     /// Sends to the log what has to wait for nothing. Whether the caller has to write it.
-    fn launch(self: &Arc<Self>, boundary: &mut Boundary, offer: bool) -> bool {
+    pub(super) fn launch(self: &Arc<Self>, boundary: &mut Boundary, offer: bool) -> bool {
         let mut leads = false;
         let mut stays = VecDeque::new();
         let mut before = Taken::default();
         while let Some(request) = boundary.waiting.pop_front() {
+            // Whether it is a repeat is known only when the keys of earlier processes are.
+            let unknown = request.is_keyed() && self.state().keys.unread().is_some();
+            boundary.wants_keys |= unknown;
             // What was submitted first goes first, also among those that wait.
-            if boundary.taken.conflicts(&request.batch) || before.conflicts(&request.batch) {
+            if unknown
+                || boundary.taken.conflicts(&request.batch)
+                || before.conflicts(&request.batch)
+            {
                 before.take_waiting(&request.batch);
                 stays.push_back(request);
                 continue;
@@ -230,7 +255,7 @@ impl SessionCore {
         let state = self.state();
         let batch = match batch {
             Submitted::Encoded(batch) => batch,
-            Submitted::Made(_, make) => self.stamp(make(&state))?,
+            Submitted::Made(_, _, make) => self.stamp(make(&state))?,
         };
         self.preflight(&state, batch)
     }
@@ -330,7 +355,11 @@ impl Sink for SessionCore {
             boundary.refused = None;
         }
         self.launch(&mut boundary, false);
+        let loads = boundary.begins_to_load();
         drop(boundary);
+        if loads {
+            self.load_keys_aside();
+        }
         promise.fulfil(result);
     }
 }

@@ -229,7 +229,7 @@ impl GateAnswer {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AnswerError {
-    /// The session has no such gate, or it was closed a thousand gates ago.
+    /// The session has no such gate, or it was closed 256 gates ago.
     #[error("there is no gate {0} that waits for an answer")]
     UnknownGate(GateId),
     /// Another answer came first; this one counts for nothing.

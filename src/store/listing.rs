@@ -176,9 +176,7 @@ impl Store {
         let tail = view.tail();
         let mut from = tail;
         if tail > Lsn::new(1) {
-            let carried = view.last_carry(tail).ok().flatten();
-            let said =
-                carried.and_then(|(last, bytes)| Some((last, CarryRecord::metadata(&bytes)?)));
+            let said = view.newest_carry(tail, |carried| CarryRecord::metadata(carried.bytes));
             from = said.as_ref().map_or(Lsn::ZERO, |(last, _)| last.next());
             if let Some((_, Some(metadata))) = said {
                 listed.metadata = metadata;
@@ -240,7 +238,7 @@ impl Store {
         };
         let mut order = Order::from(Seq::new(1));
         let mut fold = Carried::new(view)?;
-        view.replay_begins(watch);
+        view.replay_begins(Lsn::ZERO, watch);
         let mut last_record = Lsn::ZERO;
         for entry in view.read(Lsn::ZERO) {
             let entry = match entry {
@@ -310,7 +308,7 @@ impl Carried {
         Ok(Carried {
             next: carries.next(),
             carries,
-            state: SessionState::lean(),
+            state: SessionState::default(),
         })
     }
 

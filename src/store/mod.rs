@@ -10,6 +10,7 @@ mod carry;
 mod committed;
 #[cfg(feature = "runtime")]
 mod companion;
+mod context;
 mod delete;
 mod draft;
 mod effects;
@@ -19,10 +20,13 @@ mod export;
 mod flight;
 mod gates;
 mod health;
+mod history;
 mod import;
 mod io;
+mod keys;
 mod listing;
 mod log;
+mod marks;
 mod metadata;
 mod open;
 mod options;
@@ -30,6 +34,7 @@ mod pending;
 mod purge;
 mod repair;
 mod replay;
+mod restore;
 mod root;
 mod session;
 mod state;
@@ -57,6 +62,7 @@ pub use gates::{Answer, AnswerError, GateAnswer, GatedCall, PERMISSION, PendingG
 #[cfg(feature = "runtime")]
 pub(crate) use gates::{head, text_of};
 pub use health::StoreHealth;
+pub use history::{History, HistoryItem, HistoryPage};
 pub use import::{ImportError, ImportId, ImportReport};
 pub use io::{IoThreadGone, Stalled, Ticket};
 pub use listing::{Listed, SessionEntry, SessionStatus, VerifyReport};
@@ -66,7 +72,7 @@ pub use options::{Layout, StoreOptions};
 pub use repair::RepairError;
 pub use replay::Replay;
 pub use session::{Mode, Session};
-pub use state::{HistoryItem, OpenTurn};
+pub use state::OpenTurn;
 #[cfg(feature = "runtime")]
 pub(crate) use turn::{Group, Last};
 pub use turn::{Loop, LoopSpec, Turn};

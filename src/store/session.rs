@@ -7,7 +7,7 @@ use super::committed::{Committed, Outcome};
 use super::draft::Draft;
 use super::io::Ticket;
 use super::replay::Replay;
-use super::state::{HistoryItem, OpenTurn, SessionState};
+use super::state::OpenTurn;
 use super::{CommitError, OrderError, Refusal, ReplayError, SessionCloseError};
 use crate::content::Message;
 use crate::identity::{AgentName, LoopId, SessionId};
@@ -81,47 +81,27 @@ impl Session {
         self.core.io.submit(move || job(&session))
     }
 
-    /// The committed messages of all loops, by record.
-    pub fn history(&self) -> Vec<HistoryItem> {
-        self.core.state().history()
-    }
-
-    /// The history as it was when the record `at` was the last, read from the log.
+    /// What the model of a loop sees: its history, or what the last compaction left of it. It is read
+    /// from the log the first time, and blocks then; commits extend it while it is in memory
+    /// ([`StoreOptions::context_bytes`](super::StoreOptions::context_bytes)).
     ///
     /// # Errors
-    /// [`ReplayError`]: a record up to there cannot be read; a gap is never joined in silence.
-    pub fn history_at(&self, at: Seq) -> Result<Vec<HistoryItem>, ReplayError> {
-        let mut state = SessionState::new(0);
-        for committed in self.replay(Seq::new(1)) {
-            let committed = committed?;
-            if committed.seq() > at {
-                break;
-            }
-            state.apply(&committed, None, None);
+    /// As for [`Session::history`], for the records that it reads.
+    pub fn loop_context(&self, loop_id: LoopId) -> Result<Vec<Arc<Message>>, ReplayError> {
+        self.core.context(loop_id)
+    }
+
+    /// The async twin of [`Session::loop_context`]: what is not in memory is read on the store's I/O
+    /// thread.
+    pub fn submit_context(
+        &self,
+        loop_id: LoopId,
+    ) -> Ticket<Result<Vec<Arc<Message>>, ReplayError>> {
+        let loaded = self.core.state().contexts.get(loop_id);
+        match loaded {
+            Some(messages) => Ticket::ready(Ok(messages)),
+            None => self.run(move |session| session.loop_context(loop_id)),
         }
-        Ok(state.history())
-    }
-
-    /// The committed messages of one loop.
-    pub fn loop_history(&self, loop_id: LoopId) -> Vec<Arc<Message>> {
-        let state = self.core.state();
-        let history = state.find(loop_id).map(|state| &state.history);
-        history
-            .into_iter()
-            .flatten()
-            .map(|item| item.message.clone())
-            .collect()
-    }
-
-    /// What the model of a loop sees: its history, or what the last compaction left of it.
-    pub fn loop_context(&self, loop_id: LoopId) -> Vec<Arc<Message>> {
-        let state = self.core.state();
-        let context = state.find(loop_id).map(super::state::LoopState::context);
-        context
-            .into_iter()
-            .flatten()
-            .map(|item| item.message)
-            .collect()
     }
 
     /// Its loops, in the order of their creation.
