@@ -97,7 +97,7 @@ impl Session {
         &self,
         loop_id: LoopId,
     ) -> Ticket<Result<Vec<Arc<Message>>, ReplayError>> {
-        let loaded = self.core.state().contexts.get(loop_id);
+        let loaded = self.core.state().known_context(loop_id);
         match loaded {
             Some(messages) => Ticket::ready(Ok(messages)),
             None => self.run(move |session| session.loop_context(loop_id)),
