@@ -257,7 +257,8 @@ impl World {
 
 fn look(disk: &SimVfs, id: SessionId) -> Session {
     let workers = Workers::manual();
-    let store = store_with(&disk.new_process(), options_with(&workers));
+    let other = Arc::new(disk.new_process());
+    let store = Store::on_existing(other, "/store", options_with(&workers)).unwrap();
     let (session, report) = store.open_session(id, Mode::Read).unwrap();
     assert_eq!((report.damage, report.unreadable), (None, None));
     session

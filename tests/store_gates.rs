@@ -18,13 +18,17 @@ use stepwell::event::{
 use stepwell::identity::{AgentName, GateId, SessionId, StepId, ToolExecutionId, TurnId};
 use stepwell::journal::{JournalOptions, NotCommitted, Seq};
 use stepwell::store::{
-    Answer, AnswerError, CommitError, Draft, GatedCall, Loop, LoopSpec, Mode, OrderError,
+    Answer, AnswerError, CommitError, Draft, GatedCall, Layout, Loop, LoopSpec, Mode, OrderError,
     PERMISSION, Refusal, Session, SessionSpec, StepDraft, Store, StoreOptions, USER_INPUT,
 };
 use stepwell::vfs::sim::SimVfs;
 
 fn options() -> StoreOptions {
     StoreOptions {
+        layout: match env!("CARGO_CRATE_NAME").starts_with("shared") {
+            true => Layout::Shared,
+            false => Layout::PerSession,
+        },
         journal: JournalOptions {
             first_capacity: 16 * 1024,
             max_capacity: 16 * 1024,
@@ -416,7 +420,7 @@ fn the_state_that_segments_carry_has_gates_answers_and_intents() {
     let report = store.verify(id).unwrap();
     assert!(report.is_intact(), "{report:?}");
     let mut carried = 0;
-    let folder = dir.path().join("sessions").join(id.to_string());
+    let folder = store.session_dir(id);
     for file in std::fs::read_dir(folder).unwrap().flatten() {
         let bytes = std::fs::read(file.path()).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);

@@ -188,7 +188,7 @@ impl Life {
             Act::Reopen => {
                 let id = self.session.id();
                 match last % 3 {
-                    0 => drop(self.session.close()),
+                    0 => drop(self.store.close()),
                     _ => self.disk.kill(),
                 }
                 self.store = store_with(&self.disk, small());
@@ -263,7 +263,7 @@ proptest! {
         }
         life.judge(&life.session);
         let id = life.session.id();
-        let (cold, _) = store_with(&life.disk.new_process(), small())
+        let (cold, _) = look(&life.disk)
             .open_session(id, Mode::Read)
             .unwrap();
         life.judge(&cold);
@@ -422,9 +422,8 @@ fn damage_is_met_where_it_is_read_and_only_there() {
     let disk = SimVfs::new();
     let mut life_options = small();
     life_options.journal.supersede_limit = 4096;
-    let session = store_with(&disk, life_options)
-        .create_session(SessionSpec::new())
-        .unwrap();
+    let before = store_with(&disk, life_options);
+    let session = before.create_session(SessionSpec::new()).unwrap();
     let id = session.id();
     let mut main = session.create_loop(LoopSpec::new("main")).unwrap();
     let mut turn = main.begin_turn(UserMessage::text("go")).unwrap();
@@ -435,7 +434,7 @@ fn damage_is_met_where_it_is_read_and_only_there() {
     }
     turn.finish().unwrap();
     drop(main);
-    session.close().unwrap();
+    before.close().unwrap();
     let store = store_with(&disk, small());
     let view = store.journal_view(id).unwrap();
     let hit = view

@@ -189,8 +189,9 @@ fn what_an_observer_must_not_do_is_refused() {
     }
     soon(|| {
         let disk = SimVfs::new();
-        let session = store(&disk).create_session(SessionSpec::new()).unwrap();
-        let other = store(&disk).create_session(SessionSpec::new()).unwrap();
+        let store = store(&disk);
+        let session = store.create_session(SessionSpec::new()).unwrap();
+        let other = store.create_session(SessionSpec::new()).unwrap();
         let joins = Arc::new(Seen::default());
         let calls = Arc::new(Calls(
             session.clone(),
@@ -210,13 +211,28 @@ fn what_an_observer_must_not_do_is_refused() {
         struct Forwards(Session);
         impl Observer for Forwards {
             fn committed(&self, _: &[Committed]) {
-                self.0.commit(host_event()).unwrap();
+                let committed = self.0.commit(host_event());
+                if is_shared() {
+                    // Both wait for one commit token, which is held here.
+                    let refused = Err(CommitError::NotCommitted(Refusal::Reentrant));
+                    assert_eq!(committed, refused);
+                    assert_eq!(self.0.witness(), Err(Refusal::Reentrant));
+                    let closed = self.0.close();
+                    assert_eq!(closed, Err(stepwell::store::SessionCloseError::Reentrant));
+                    drop(self.0.submit(host_event()));
+                } else {
+                    committed.unwrap();
+                }
             }
             fn faulted(&self, _: &Fault) {}
         }
         let forwards: Arc<dyn Observer> = Arc::new(Forwards(other.clone()));
         session.observe(&forwards);
         session.commit(host_event()).unwrap();
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while other.last_seq() < Seq::new(2) && std::time::Instant::now() < deadline {
+            std::thread::yield_now();
+        }
         assert_eq!(other.last_seq(), Seq::new(2));
         session.close().unwrap();
         assert_eq!(*calls.1.lock().unwrap(), 103, "nothing panicked");

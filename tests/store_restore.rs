@@ -20,8 +20,8 @@ use stepwell::event::{Body, ErrorKind, ErrorProjection, Event, Kind};
 use stepwell::identity::SessionId;
 use stepwell::journal::{JournalOptions, OpenError, Seq};
 use stepwell::store::{
-    CommitError, Committed, HistoryItem, Loop, LoopSpec, Mode, Session, SessionError, SessionSpec,
-    StepDraft, Store, StoreError, StoreOptions,
+    CommitError, Committed, HistoryItem, Layout, Loop, LoopSpec, Mode, Session, SessionError,
+    SessionSpec, StepDraft, Store, StoreError, StoreOptions,
 };
 use stepwell::vfs::sim::{PowerLoss, SimVfs};
 
@@ -29,9 +29,19 @@ fn store(disk: &SimVfs) -> Store {
     try_store(disk).unwrap()
 }
 
+/// For who only looks, as another process.
+fn look(disk: &SimVfs) -> Store {
+    let other = Arc::new(disk.new_process());
+    Store::on_existing(other, "/store", StoreOptions::default()).unwrap()
+}
+
 /// For disks that crash.
 fn try_store(disk: &SimVfs) -> Result<Store, StoreError> {
     let options = StoreOptions {
+        layout: match env!("CARGO_CRATE_NAME").starts_with("shared") {
+            true => Layout::Shared,
+            false => Layout::PerSession,
+        },
         journal: JournalOptions {
             first_capacity: 16 * 1024,
             max_capacity: 16 * 1024,
@@ -204,7 +214,7 @@ proptest! {
             prop_assert!(flat(&live) == said(&events(&session)));
             prop_assert_eq!(&session.history_at(session.last_seq()).unwrap(), &live);
             let id = session.id();
-            let (view, _) = store(&disk).open_session(id, Mode::Read).unwrap();
+            let (view, _) = look(&disk).open_session(id, Mode::Read).unwrap();
             prop_assert_eq!(&view.history().unwrap(), &live);
             prop_assert_eq!(&contexts(&view), &warm);
             if round % 3 == 0 {
@@ -394,7 +404,7 @@ fn restoring_is_cheap_and_steps_do_not_grow() {
         let before = session.last_seq();
         turn.commit_step(step(1, 500)).unwrap();
         assert_eq!(session.last_seq(), before.next());
-        let view = store(&disk).journal_view(id).unwrap();
+        let view = look(&disk).journal_view(id).unwrap();
         if sizes.len() < 2 || before.get() > 395 {
             let last = view
                 .read(stepwell::journal::Lsn::new(before.get() + 1))
@@ -407,7 +417,7 @@ fn restoring_is_cheap_and_steps_do_not_grow() {
     drop((main, session));
     disk.kill();
     let payload = |disk: &SimVfs| -> u64 {
-        let view = store(disk).journal_view(id).unwrap();
+        let view = look(disk).journal_view(id).unwrap();
         view.read(stepwell::journal::Lsn::ZERO)
             .map(|entry| entry.unwrap().payload.len() as u64 + 80)
             .sum()
@@ -425,6 +435,10 @@ fn restoring_is_cheap_and_steps_do_not_grow() {
 /// against the events.
 #[test]
 fn sealed_segments_carry_the_state_and_it_is_what_the_events_say() {
+    // There a footer has the state of each session apart: `store_shared`.
+    if env!("CARGO_CRATE_NAME").starts_with("shared") {
+        return;
+    }
     let disk = SimVfs::new();
     let session = store(&disk).create_session(SessionSpec::new()).unwrap();
     let id = session.id();

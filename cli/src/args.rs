@@ -264,20 +264,33 @@ pub(crate) struct BenchArgs {
     /// Bytes of a record.
     #[arg(long, value_name = "B", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub(crate) size: u32,
+    /// Commit steps of about that many bytes instead, each thread in a session of its own, in a store of this
+    /// layout.
+    #[arg(long, value_name = "LAYOUT", conflicts_with = "tasks")]
+    pub(crate) sessions: Option<Sessions>,
     /// How long to measure, in seconds, without the preparation.
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds)]
     pub(crate) seconds: f64,
     /// Measure reading a journal of so many mebibytes instead.
-    #[arg(long, value_name = "MIB", conflicts_with_all = ["writers", "tasks", "size", "seconds", "open"])]
+    #[arg(long, value_name = "MIB", conflicts_with_all = ["writers", "tasks", "size", "seconds", "sessions", "open"])]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) replay: Option<u32>,
     /// Measure opening a journal of so many mebibytes instead.
-    #[arg(long, value_name = "MIB", conflicts_with_all = ["writers", "tasks", "size", "seconds"])]
+    #[arg(long, value_name = "MIB", conflicts_with_all = ["writers", "tasks", "size", "seconds", "sessions"])]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) open: Option<u32>,
     /// One JSON object per line; the last one sums up.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// How the store of a measurement lays out its sessions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Sessions {
+    /// One journal for all.
+    Shared,
+    /// A journal for each.
+    PerSession,
 }
 
 /// A time between a twentieth of a second and a day.

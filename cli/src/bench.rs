@@ -14,11 +14,13 @@ mod measure;
 mod open;
 mod replay;
 mod report;
+mod steps;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use stepwell::journal::{AppendError, CloseError, OpenError, ReadError};
+use stepwell::store::{CommitError, SessionError, StoreError};
 
 use crate::Verdict;
 use crate::args::BenchArgs;
@@ -49,6 +51,15 @@ pub(crate) enum BenchError {
     /// The journal could not be closed.
     #[error("the journal of the measurement: {0}")]
     Close(#[from] CloseError),
+    /// The store could not be made.
+    #[error("the store of the measurement: {0}")]
+    Store(#[from] StoreError),
+    /// A session could not be made.
+    #[error("a session of the measurement: {0}")]
+    Session(#[from] SessionError),
+    /// A step could not be committed.
+    #[error("a commit of the measurement: {0}")]
+    Commit(#[from] CommitError),
     /// A record could not be read back.
     #[error("reading the measurement's journal: {0}")]
     Read(#[from] ReadError),

@@ -250,7 +250,7 @@ impl Action<'_> {
             .filter(|frame| frame.header.lsn <= end.last)
             .copied()
             .collect();
-        let footer = Footer::of(recovered.base, &stay);
+        let footer = Footer::of(recovered.base, &stay, recovered.manifest.shared);
         let name = entry.name.footer();
         self.directory.remove(&name).map_err(disk)?;
         let file = self.directory.create_file(&name).map_err(disk)?;
@@ -320,7 +320,8 @@ impl Action<'_> {
             segments: entries,
             ..self.ownership.manifest.clone()
         };
-        let owner = (!manifest.shared).then_some(manifest.owner);
+        let shared = manifest.shared;
+        let owner = (!shared).then_some(manifest.owner);
         let ownership =
             publish(&self.directory, manifest)?.ok_or_else(|| overtaken(&self.directory))?;
         ownership.remove_older(&self.directory).map_err(disk)?;
@@ -333,7 +334,7 @@ impl Action<'_> {
             ownership,
             file,
             header,
-            footer: Footer::of(base, placed),
+            footer: Footer::of(base, placed, shared),
             count: placed.len() as u64,
             spans,
             tails,

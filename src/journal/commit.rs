@@ -3,10 +3,11 @@
 //! a hop between threads; when others queued meanwhile, a worker goes on with them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
-use super::error::{AppendError, CloseError, FaultCause, NotCommitted};
+use super::error::{AppendError, CloseError, Fault, FaultCause, NotCommitted};
 use super::fault::FaultCell;
 use super::follow::{Bell, FollowError};
 use super::group::Group;
@@ -17,7 +18,7 @@ use super::ticket::{Outcome, Settle, Sink, Slot};
 use super::witness::{QUIET, Witness};
 use super::workers::{Chore, Serve, Workers};
 use super::writer::{Pulse, Writer};
-use super::{JournalOptions, Seq};
+use super::{Carry, JournalOptions, Seq};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::wake::{Behind, is_waking};
 
@@ -57,6 +58,9 @@ pub(crate) struct Core {
     spans: Spans,
     /// Who follows.
     pub(crate) bell: Arc<Bell>,
+    /// The layer above, and whether it was told of the fault.
+    carry: Arc<dyn Carry>,
+    told: AtomicBool,
     max_payload: u32,
     max_queued: usize,
     max_queued_bytes: u64,
@@ -105,6 +109,8 @@ impl Core {
             fault: writer.fault.clone(),
             preparer: writer.preparer.clone(),
             pulse: writer.pulse.clone(),
+            carry: writer.carry.clone(),
+            told: AtomicBool::new(false),
             token: Mutex::new(writer),
             queue: Mutex::default(),
             room: Condvar::new(),
@@ -164,6 +170,32 @@ impl Core {
             }
         };
         outcome.unwrap_or(Err(NotCommitted::Closed.into()))
+    }
+
+    /// Blocks until all that is queued is settled.
+    pub(crate) fn settle_queued(&self) {
+        loop {
+            let mut queue = lock(&self.queue);
+            if queue.group.is_empty() {
+                break;
+            }
+            let leads = !queue.served || is_waking();
+            queue.served = true;
+            let number = queue.number;
+            let blocks = !leads && !self.workers.is_manual();
+            queue.blocked += usize::from(blocks);
+            drop(queue);
+            if leads {
+                self.lead();
+            } else if blocks {
+                self.wait_for_group(number);
+            } else if !self.workers.run_queued() {
+                break;
+            }
+        }
+        // What was taken from the queue is settled before the token is given back.
+        let _behind = Behind::locks();
+        drop(self.token());
     }
 
     /// Blocks until a group is settled.
@@ -376,7 +408,7 @@ impl Core {
     /// What a group leads to aside.
     fn after_group(&self, writer: &mut Writer) {
         if let Some(fault) = self.fault.get() {
-            self.bell.end(FollowError::Faulted(fault.clone()));
+            self.end_of(fault);
             return;
         }
         if let Some(header) = writer.wants_successor(self.workers.have_time())
@@ -439,8 +471,16 @@ impl Core {
         if let Some(fault) = self.fault.get() {
             let _behind = Behind::locks();
             let _token = self.token();
-            self.bell.end(FollowError::Faulted(fault.clone()));
+            self.end_of(fault);
         }
+    }
+
+    /// Tells the layer above and those who follow of the fault.
+    fn end_of(&self, fault: &Fault) {
+        if !self.told.swap(true, Ordering::AcqRel) {
+            self.carry.faulted(fault);
+        }
+        self.bell.end(FollowError::Faulted(fault.clone()));
     }
 
     /// Closes, after what is queued was written.

@@ -205,6 +205,10 @@ pub enum NotCommitted {
     /// The next segment could not be prepared for another reason.
     #[error("the next segment could not be prepared: {0}")]
     Prepare(DiskError),
+    /// Where the session stands cannot be read, in a journal that many share. Read the session to see
+    /// what is damaged; the others go on.
+    #[error("where the session stands cannot be read: {0}")]
+    TailUnreadable(ReadError),
     /// The journal was faulted before this append began.
     #[error("the journal is faulted: {0}")]
     Faulted(Fault),

@@ -10,16 +10,17 @@ use super::error::DiskError;
 use super::evidence::read_seal;
 use super::frame::Place;
 use super::manifest::{End, SegmentEntry};
+use super::parts::{self, Part, Parts};
 use super::scan::Found;
 use super::{FrameKind, Lsn, Seq};
 use crate::identity::SessionId;
 use crate::vfs::Access;
 
-const MAGIC: [u8; 4] = *b"SWO1";
+pub(super) const MAGIC: [u8; 4] = *b"SWO1";
 const VERSION: u32 = 1;
-const HEAD_LEN: usize = 48;
+pub(super) const HEAD_LEN: usize = 48;
 const SESSION_LEN: usize = 48;
-const INDEX_LEN: usize = 16;
+pub(super) const INDEX_LEN: usize = 16;
 /// Bytes of frames between two entries of the index.
 const INDEX_STEP: u64 = 64 * 1024;
 /// Longest footer that is read; a longer one is rebuilt instead.
@@ -32,6 +33,8 @@ pub(crate) struct SessionRange {
     pub(crate) last_seq: Seq,
     pub(crate) first: Lsn,
     pub(crate) last: Lsn,
+    /// The Lsn of the session's record before the first; known in a journal of many sessions only.
+    pub(crate) previous: Lsn,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +48,8 @@ pub(crate) struct Footer {
     pub(crate) index: Vec<(Lsn, u64)>,
     /// The state of the layer above as of `last`; empty if it was not supplied.
     pub(crate) carry: Vec<u8>,
+    /// In a journal of many sessions: where the records of each stand, and what it has come to.
+    pub(crate) parts: Option<Parts>,
 }
 
 impl Footer {
@@ -55,6 +60,15 @@ impl Footer {
             sessions: BTreeMap::new(),
             index: Vec::new(),
             carry: Vec::new(),
+            parts: None,
+        }
+    }
+
+    /// For a journal that many sessions share, if it is one.
+    pub(crate) fn shared(self, shared: bool) -> Footer {
+        Footer {
+            parts: shared.then(Parts::new),
+            ..self
         }
     }
 
@@ -65,8 +79,8 @@ impl Footer {
     }
 
     /// Builds the footer of the frames of a segment, without a carry record.
-    pub(crate) fn of(base: Lsn, frames: &[Found]) -> Footer {
-        let mut footer = Footer::new(base);
+    pub(crate) fn of(base: Lsn, frames: &[Found], shared: bool) -> Footer {
+        let mut footer = Footer::new(base).shared(shared);
         for frame in frames {
             footer.add(frame);
         }
@@ -90,13 +104,32 @@ impl Footer {
                 last_seq: header.seq,
                 first: header.lsn,
                 last: header.lsn,
+                previous: header.previous,
             });
             range.last_seq = header.seq;
             range.last = header.lsn;
+            if let Some(parts) = &mut self.parts {
+                let part = parts.entry(header.session).or_default();
+                part.places
+                    .push(u32::try_from(frame.offset).unwrap_or(u32::MAX));
+            }
         }
     }
 
+    /// What a session has here, in a journal of many.
+    pub(crate) fn part(&self, session: SessionId) -> Option<(SessionRange, &Part)> {
+        let range = self.sessions.get(&session)?;
+        Some((*range, self.parts.as_ref()?.get(&session)?))
+    }
+
     pub(crate) fn encode(&self, place: &Place) -> Vec<u8> {
+        match &self.parts {
+            Some(found) => parts::encode(self, found, place),
+            None => self.encode_one(place),
+        }
+    }
+
+    fn encode_one(&self, place: &Place) -> Vec<u8> {
         let mut out = Vec::new();
         out.extend_from_slice(&MAGIC);
         put_u32(&mut out, 0);
@@ -128,6 +161,13 @@ impl Footer {
     }
 
     pub(crate) fn decode(bytes: &[u8], place: &Place) -> Option<Footer> {
+        match take_u32(bytes, &mut 12)? {
+            parts::VERSION => parts::decode(bytes, place),
+            _ => Footer::decode_one(bytes, place),
+        }
+    }
+
+    fn decode_one(bytes: &[u8], place: &Place) -> Option<Footer> {
         if bytes.get(..4)? != MAGIC {
             return None;
         }
@@ -160,6 +200,7 @@ impl Footer {
                 last_seq: Seq::new(take_u64(bytes, &mut at)?),
                 first: Lsn::new(take_u64(bytes, &mut at)?),
                 last: Lsn::new(take_u64(bytes, &mut at)?),
+                previous: Lsn::ZERO,
             };
             footer.sessions.insert(session, range);
         }
@@ -186,20 +227,32 @@ pub(crate) fn load(
     base: Lsn,
 ) -> Result<Option<Footer>, DiskError> {
     let place = entry.place();
-    let fits = |footer: &Footer| footer.last == end.last && footer.base == base;
+    find(directory, entry, |file, offset, length| {
+        let footer = read(file, &place, offset, length)?;
+        Ok(footer.filter(|footer| footer.last == end.last && footer.base == base))
+    })
+}
+
+/// The first that is found of what `read` finds behind the seal of a segment, and in the file beside it.
+pub(super) fn find<T>(
+    directory: &Directory,
+    entry: &SegmentEntry,
+    read: impl Fn(&OpenFile, u64, u32) -> Result<Option<T>, DiskError>,
+) -> Result<Option<T>, DiskError> {
     if let Some(file) = directory.open_segment(&entry.name, Access::Read)?
-        && let Some((offset, length)) = read_seal(&file, &place)?.and_then(|seal| seal.footer)
+        && let Some((offset, length)) =
+            read_seal(&file, &entry.place())?.and_then(|seal| seal.footer)
+        && let Some(found) = read(&file, offset, length)?
     {
-        let footer = read(&file, &place, offset, length)?;
-        if let Some(footer) = footer.filter(fits) {
-            return Ok(Some(footer));
+        return Ok(Some(found));
+    }
+    match directory.open_file(&entry.name.footer(), Access::Read)? {
+        Some(file) => {
+            let length = u32::try_from(file.len()?).unwrap_or(u32::MAX);
+            read(&file, 0, length)
         }
+        None => Ok(None),
     }
-    if let Some(file) = directory.open_file(&entry.name.footer(), Access::Read)? {
-        let length = u32::try_from(file.len()?).unwrap_or(u32::MAX);
-        return Ok(read(&file, &place, 0, length)?.filter(fits));
-    }
-    Ok(None)
 }
 
 pub(crate) fn read(
@@ -237,6 +290,7 @@ mod tests {
                 last_seq: Seq::new(10),
                 first: Lsn::new(11),
                 last: Lsn::new(12),
+                previous: Lsn::ZERO,
             },
         );
         footer.index.push((Lsn::new(11), 16384));

@@ -37,6 +37,7 @@ mod names;
 mod opening;
 mod options;
 mod park;
+mod parts;
 mod prepare;
 mod progress;
 mod reader;
@@ -51,6 +52,8 @@ mod rot;
 mod salvage;
 mod scan;
 mod segment;
+mod session_log;
+mod session_reader;
 mod spans;
 mod tails;
 #[cfg(test)]
@@ -104,6 +107,7 @@ use opening::FENCE_LEN;
 use record::Unstamped;
 pub(crate) use recovery::take_lock;
 use recovery::{Intent, settle};
+pub(crate) use session_log::SessionLog;
 use spans::Spans;
 
 /// Supplies the carry record of a segment's footer: the state of the layer above as of an Lsn. It
@@ -111,6 +115,15 @@ use spans::Spans;
 pub trait Carry: fmt::Debug + Send + Sync {
     /// The state as of this Lsn; empty if it is not known.
     fn carry(&self, last: Lsn) -> Vec<u8>;
+
+    /// In a journal that many sessions share, instead: the state of one of them as of its last record;
+    /// empty if it is not known.
+    fn state_of(&self, _session: SessionId) -> Vec<u8> {
+        Vec::new()
+    }
+
+    /// The journal takes no appends any more (P8): told once, before anybody is who follows it.
+    fn faulted(&self, _fault: &Fault) {}
 }
 
 /// A layer above without state.
@@ -308,9 +321,48 @@ impl Journal {
         self.spans.last()
     }
 
-    /// The last durable Seq of a session, zero if it has none.
+    /// The last durable Seq of a session, zero if it has none (or if where it stands cannot be read:
+    /// an append to it is refused then).
     pub fn last_seq(&self, session: SessionId) -> Seq {
-        self.core.token().tail(session).seq
+        self.learn(session).unwrap_or(Seq::ZERO)
+    }
+
+    /// The same, where a failure is told. In a journal that many share it is looked up without holding up
+    /// appends, and the first append to the session need not do it.
+    pub(crate) fn learn(&self, session: SessionId) -> Result<Seq, ReadError> {
+        let known = self.core.token().known(session);
+        if let Some(tail) = known {
+            return Ok(tail.seq);
+        }
+        let tail = self.session(session).tail()?;
+        // Somebody else may have looked it up, and appended, meanwhile.
+        Ok(self.core.token().learnt(session, tail).seq)
+    }
+
+    /// Whether a session has records in a segment that has no footer yet.
+    pub(crate) fn lacks_footer(&self, session: SessionId) -> bool {
+        self.spans.tail(session).is_some()
+    }
+
+    /// Nobody here will append to a session soon: where it stands is looked up again when it is asked for.
+    pub(crate) fn forget(&self, session: SessionId) {
+        self.core.token().forget(session);
+    }
+
+    /// Returns when all that was queued before is settled; blocks.
+    pub(crate) fn settle_queued(&self) {
+        self.core.settle_queued();
+    }
+
+    /// What is durable now of one session, in a journal that many share.
+    pub(crate) fn session(&self, session: SessionId) -> SessionLog {
+        SessionLog::live(self.directory.clone(), &self.spans, session).noting(self.rot.clone())
+    }
+
+    /// What is durable now, as it is read without a lock.
+    pub(crate) fn view(&self) -> JournalView {
+        let (owner, epoch) = self.core.token().outline();
+        JournalView::live(&self.directory, &self.spans, owner, epoch)
     }
 
     /// Largest record in bytes.

@@ -13,6 +13,7 @@ use super::record::{NewRecord, Receipt, Unstamped};
 use super::recovery::Settled;
 use super::report::RecoveryReport;
 use super::rot::RotCell;
+use super::session_log::SessionLog;
 use super::spans::Spans;
 use super::workers::Workers;
 use super::writer::Writer;
@@ -35,12 +36,23 @@ impl Opening {
         &self.settled.report
     }
 
-    /// The last record of a session: its Seq, zero if it has none.
+    /// The last record of a session: its Seq, zero if it has none (or, in a journal that many share, if
+    /// it cannot be read).
     pub fn last_seq(&self, session: SessionId) -> Seq {
-        self.settled
-            .tails
-            .get(&session)
-            .map_or(Seq::ZERO, |tail| tail.seq)
+        let settled = &self.settled;
+        let tail = settled.tails.get(&session).copied();
+        let tail = match settled.ownership.manifest.shared && tail.is_none() {
+            true => SessionLog::of(
+                settled.directory.clone(),
+                settled.spans.clone(),
+                session,
+                Some(&settled.footer),
+            )
+            .tail()
+            .ok(),
+            false => tail,
+        };
+        tail.map_or(Seq::ZERO, |tail| tail.seq)
     }
 
     /// Reads what was kept, from an Lsn on.
@@ -110,6 +122,7 @@ impl Opening {
             self.settled.spans.clone(),
             self.settled.file.clone(),
             self.settled.header.capacity,
+            self.settled.footer.clone(),
         );
         let writer = Writer::new(self.settled, spans.clone(), self.options.clone(), carry);
         let mut batch = Vec::with_capacity(records.len() + 1);

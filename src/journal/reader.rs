@@ -58,7 +58,7 @@ impl Entry<&[u8]> {
 }
 
 impl<P> Entry<P> {
-    fn with<Q>(&self, payload: Q) -> Entry<Q> {
+    pub(super) fn with<Q>(&self, payload: Q) -> Entry<Q> {
         Entry {
             lsn: self.lsn,
             seq: self.seq,
@@ -333,7 +333,7 @@ impl Iterator for Reader {
 }
 
 /// A record, with the length instead of its bytes; `None` if it is not given.
-fn entry(
+pub(super) fn entry(
     span: &Span,
     frame: &Found,
     from: Lsn,
@@ -378,12 +378,15 @@ fn entry(
 }
 
 /// The bytes of a record whose frame was looked at a moment ago.
-fn payload<'a>(window: &'a mut Window, entry: &Entry<u32>) -> Result<&'a [u8], DiskError> {
+pub(super) fn payload<'a>(
+    window: &'a mut Window,
+    entry: &Entry<u32>,
+) -> Result<&'a [u8], DiskError> {
     window.get(entry.position.offset + HEADER, entry.payload as usize)
 }
 
 /// The file of a segment, if it is held open.
-fn held(pinned: &[(SegmentName, OpenFile)], name: &SegmentName) -> Option<OpenFile> {
+pub(super) fn held(pinned: &[(SegmentName, OpenFile)], name: &SegmentName) -> Option<OpenFile> {
     let found = pinned.iter().find(|(held, _)| held == name);
     found.map(|(_, file)| file.clone())
 }

@@ -1,6 +1,7 @@
 //! Opening for reading: the same decision without the action. It writes nothing, needs no free
 //! space and no lock, and opens damaged journals as far as their bytes go (P6, P9).
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,16 +11,18 @@ use super::decision::{Decision, ManifestEvidence, Recovered, decide};
 use super::directory::{Directory, OpenFile, uninterrupted};
 use super::error::{Damage, DiskError, OpenError, Operation};
 use super::evidence::{Depth, gather};
-use super::footer;
+use super::footer::{self, Footer};
 use super::manifest::End;
 use super::names::{QUARANTINE, SegmentName};
+use super::parts;
 use super::progress::{Progress, Watch};
 use super::reader::{Position, Reader, read_at};
 use super::recovery::{foreign, newer};
 use super::report::{Cut, Quarantine, RecoveryReport};
 use super::salvage::salvage;
-use super::spans::Span;
-use super::{Entry, JournalFollower, Lsn, Owner, ReadError, Seq};
+use super::session_log::SessionLog;
+use super::spans::{Span, Spans};
+use super::{Entry, FrameKind, JournalFollower, Lsn, Owner, ReadError, Seq};
 use crate::identity::SessionId;
 use crate::vfs::{Access, Vfs};
 
@@ -36,6 +39,8 @@ pub struct JournalView {
     /// The segments whose end no manifest names. A new owner replaces them by fresh files and removes
     /// their names; what was in them when the view was opened stays readable here.
     pinned: Vec<(SegmentName, OpenFile)>,
+    /// In a journal that many share: what the active segment holds of each.
+    active: Option<Arc<Footer>>,
 }
 
 impl JournalView {
@@ -116,6 +121,7 @@ impl JournalView {
                     damage: None,
                     owner,
                     pinned: Vec::new(),
+                    active: None,
                 }),
                 Decision::Recovered(recovered) => {
                     let pinned = Self::pin(&directory, &recovered).map_err(OpenError::Disk)?;
@@ -141,6 +147,7 @@ impl JournalView {
                         damage: Some(damage),
                         owner,
                         pinned: Vec::new(),
+                        active: None,
                     })
                 }
             };
@@ -200,7 +207,76 @@ impl JournalView {
             damage: None,
             owner,
             pinned: Vec::new(),
+            active: recovered
+                .manifest
+                .shared
+                .then(|| Arc::new(Footer::of(recovered.base, &recovered.keep, true))),
         }
+    }
+
+    /// Of a journal that is open for writing here.
+    pub(crate) fn live(
+        directory: &Directory,
+        spans: &Spans,
+        owner: SessionId,
+        epoch: u64,
+    ) -> JournalView {
+        let (spans, pinned, footer) = spans.all();
+        let mut report = RecoveryReport::fresh(epoch);
+        report.last = spans.last().map_or(Lsn::ZERO, |span| span.last);
+        report.watermark = report.last;
+        JournalView {
+            directory: directory.clone(),
+            spans,
+            report,
+            damage: None,
+            owner,
+            pinned,
+            active: footer.map(Arc::new),
+        }
+    }
+
+    /// What there is of one session, in a journal that many share.
+    pub(crate) fn session(&self, session: SessionId) -> SessionLog {
+        let (directory, spans) = (self.directory.clone(), self.spans.clone());
+        SessionLog::of(directory, spans, session, self.active.as_deref())
+            .pinned(self.pinned.clone())
+            .proven(self.report.watermark)
+    }
+
+    /// The sessions that have records here, in a journal that many share. Of a segment that is damaged
+    /// and has no footer, those that its intact records name.
+    pub(crate) fn sessions(&self) -> Result<BTreeSet<SessionId>, DiskError> {
+        let mut sessions = BTreeSet::new();
+        for span in &self.spans {
+            let held = self.active.as_ref();
+            if let Some(footer) = held.filter(|footer| footer.base == span.base) {
+                sessions.extend(footer.sessions.keys());
+                continue;
+            }
+            let end = End {
+                offset: span.end,
+                last: span.last,
+            };
+            let known = parts::load_sessions(&self.directory, &span.entry, end, span.base)?;
+            if let Some(known) = known {
+                sessions.extend(known.keys());
+                continue;
+            }
+            let (directory, proven) = (self.directory.clone(), self.report.watermark);
+            let mut reader =
+                Reader::new(directory, vec![*span], Lsn::ZERO, proven).pinned(self.pinned.clone());
+            while let Some(entry) = reader.read_next() {
+                match entry {
+                    Ok(entry) if entry.kind == FrameKind::Record => {
+                        sessions.insert(entry.session);
+                    }
+                    Err(ReadError::Disk(error)) => return Err(error),
+                    _ => {}
+                }
+            }
+        }
+        Ok(sessions)
     }
 
     /// Whose journal it is, by its manifest; nil if that cannot be read or many share it.

@@ -38,20 +38,27 @@ impl Writer {
         self.asked = false;
         self.hurried = self.begun.elapsed() < HURRY;
         self.begun = Instant::now();
-        self.footer = Footer::new(self.last);
-        self.footer.reserve(self.capacity);
         let span = Span::empty(successor.entry, self.last);
-        self.spans.push(span, self.file.clone(), self.capacity);
+        self.spans
+            .push(span, self.file.clone(), self.capacity, self.shared);
         Ok(())
     }
 
     /// Footer and seal of the active segment, synced. The footer can be rebuilt, so on a full disk
     /// the segment is sealed without one. Gives the length to which the file can be cut later.
     fn seal(&mut self) -> Result<Option<u64>, FaultCause> {
-        self.footer.carry = self.carry.carry(self.last);
-        let bytes = self.footer.encode(&self.place);
+        let mut footer = self.spans.footer().unwrap_or(Footer::new(self.last));
+        match &mut footer.parts {
+            Some(parts) => {
+                for (session, part) in parts {
+                    part.state = self.carry.state_of(*session);
+                }
+            }
+            None => footer.carry = self.carry.carry(self.last),
+        }
+        let bytes = footer.encode(&self.place);
         let offset = self.position.next_multiple_of(BLOCK);
-        let footer = match self.file.write_all(&bytes, offset) {
+        let written = match self.file.write_all(&bytes, offset) {
             Ok(()) => Some((offset, bytes.len() as u32)),
             Err(error) if error.is_full() => None,
             Err(error) => return Err(FaultCause::Write(error)),
@@ -60,14 +67,14 @@ impl Writer {
             end: self.position,
             last: self.last,
             count: self.count,
-            footer,
+            footer: written,
             epoch: self.epoch,
         };
         self.file
             .write_all(&seal.encode(&self.place), SEAL)
             .map_err(FaultCause::Write)?;
         self.file.sync().map_err(FaultCause::Sync)?;
-        let end = footer.map_or(self.position, |(offset, length)| offset + u64::from(length));
+        let end = written.map_or(self.position, |(offset, length)| offset + u64::from(length));
         Ok((end < FRAMES + self.capacity).then_some(end))
     }
 

@@ -12,6 +12,9 @@ const WINDOW: usize = 256 * 1024;
 /// Bytes that are read at once where one frame is wanted.
 const ONE_FRAME: usize = 8 * 1024;
 
+/// Bytes that are read at once where frames stand far from each other.
+const FEW_FRAMES: usize = 1024;
+
 /// A window into a file: gives byte strings at offsets and reads ahead.
 pub(crate) struct Window {
     file: OpenFile,
@@ -37,6 +40,14 @@ impl Window {
     pub(crate) fn for_one(file: OpenFile) -> Window {
         Window {
             ahead: ONE_FRAME,
+            ..Window::new(file)
+        }
+    }
+
+    /// For frames that stand far from each other.
+    pub(crate) fn for_few(file: OpenFile) -> Window {
+        Window {
+            ahead: FEW_FRAMES,
             ..Window::new(file)
         }
     }

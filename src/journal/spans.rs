@@ -4,9 +4,14 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use super::Lsn;
 use super::directory::OpenFile;
+use super::footer::{Footer, SessionRange};
 use super::manifest::SegmentEntry;
 use super::names::SegmentName;
+use super::parts::Part;
+use super::scan::Found;
 use super::segment::FRAMES;
+use super::tails::Tail;
+use crate::identity::SessionId;
 
 /// One segment with the range of its records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +36,12 @@ impl Span {
     }
 }
 
+/// Files that are held open.
+pub(crate) type Pinned = Vec<(SegmentName, OpenFile)>;
+
+/// What a session has in a segment.
+pub(crate) type Share = (SessionRange, Part);
+
 /// The segments of a journal that is open for writing, as far as they are durable.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Spans(Arc<RwLock<Table>>);
@@ -40,6 +51,8 @@ struct Table {
     spans: Vec<Span>,
     /// Bytes for frames in the active segment.
     capacity: u64,
+    /// The footer that the active segment will have.
+    footer: Option<Footer>,
     /// The files of the segments whose end no manifest names yet. A later owner (this process after
     /// a fault, or another) replaces them by fresh ones and removes their names; what was read from
     /// them stays readable for those that hold this table.
@@ -47,9 +60,16 @@ struct Table {
 }
 
 impl Spans {
-    pub(crate) fn new(spans: Vec<Span>, active: OpenFile, capacity: u64) -> Spans {
+    pub(crate) fn new(
+        spans: Vec<Span>,
+        active: OpenFile,
+        capacity: u64,
+        mut footer: Footer,
+    ) -> Spans {
         let name = spans.last().map(|span| span.entry.name);
+        footer.reserve(capacity);
         Spans(Arc::new(RwLock::new(Table {
+            footer: Some(footer),
             pinned: name.map(|name| (name, active)).into_iter().collect(),
             spans,
             capacity,
@@ -91,9 +111,46 @@ impl Spans {
         used as f64 / table.capacity.max(1) as f64
     }
 
-    /// Moves the end of the active segment on, after its sync.
-    pub(crate) fn advance(&self, end: u64, last: Lsn) {
+    /// What of a session is where: the segments, the files that are held open, and what the active
+    /// segment holds of it.
+    pub(crate) fn of_session(&self, session: SessionId) -> (Vec<Span>, Pinned, Option<Share>) {
+        let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let part = table.footer.as_ref().and_then(|found| found.part(session));
+        let part = part.map(|(range, part)| (range, part.clone()));
+        (table.spans.clone(), table.pinned.clone(), part)
+    }
+
+    /// The last record of a session in the active segment, if it has one there.
+    pub(crate) fn tail(&self, session: SessionId) -> Option<Tail> {
+        let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let range = table.footer.as_ref()?.sessions.get(&session)?;
+        Some(Tail {
+            seq: range.last_seq,
+            lsn: range.last,
+        })
+    }
+
+    /// All of it, with the footer that the active segment has so far.
+    pub(crate) fn all(&self) -> (Vec<Span>, Pinned, Option<Footer>) {
+        let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let footer = table.footer.clone();
+        (table.spans.clone(), table.pinned.clone(), footer)
+    }
+
+    /// The footer that the active segment has so far.
+    pub(crate) fn footer(&self) -> Option<Footer> {
+        let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        table.footer.clone()
+    }
+
+    /// Moves the end of the active segment on, after the sync of these frames.
+    pub(crate) fn advance(&self, end: u64, last: Lsn, frames: &[Found]) {
         let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(footer) = &mut table.footer {
+            for found in frames {
+                footer.add(found);
+            }
+        }
         if let Some(active) = table.spans.last_mut() {
             active.end = end;
             active.last = last;
@@ -114,12 +171,15 @@ impl Spans {
 
     /// Adds the next active segment. The one before it is sealed, but only the next manifest names
     /// its end, so both stay pinned; at most two files are.
-    pub(crate) fn push(&self, span: Span, file: OpenFile, capacity: u64) {
+    pub(crate) fn push(&self, span: Span, file: OpenFile, capacity: u64, shared: bool) {
+        let mut footer = Footer::new(span.base).shared(shared);
+        footer.reserve(capacity);
         let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
         table.pinned.push((span.entry.name, file));
         let extra = table.pinned.len().saturating_sub(2);
         table.pinned.drain(..extra);
         table.spans.push(span);
+        table.footer = Some(footer);
         table.capacity = capacity;
     }
 }

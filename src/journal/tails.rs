@@ -24,8 +24,9 @@ pub(crate) struct Tail {
 /// By session.
 pub(crate) type Tails = HashMap<SessionId, Tail>;
 
-/// The last record of each session: from the active frames, then from the footers of the finished
-/// segments, newest first. A journal of one session stops at the first that names it.
+/// The last record of the session that owns the journal: from the active frames, or else from the footers
+/// of the finished segments, newest first. In a journal of many sessions only those in the active frames:
+/// the others are looked up when they are asked for (P13).
 pub(super) fn load(
     directory: &Directory,
     spans: &[Span],
@@ -44,9 +45,12 @@ pub(super) fn load(
             );
         }
     }
+    let Some(owner) = owner else {
+        return Ok(tails);
+    };
     let finished = spans.split_last().map_or(&[][..], |(_, rest)| rest);
     for span in finished.iter().rev() {
-        if owner.is_some_and(|owner| tails.contains_key(&owner)) {
+        if tails.contains_key(&owner) {
             break;
         }
         let end = End {
@@ -63,7 +67,7 @@ pub(super) fn load(
                     .and_then(|file| file.ok_or_else(|| absent(directory, &span.entry.name)))
                     .map_err(OpenError::Disk)?;
                 let frames = scan_finished(directory, &file, &span.entry, span.base, end)?;
-                Footer::of(span.base, &frames)
+                Footer::of(span.base, &frames, false)
             }
         };
         for (session, range) in footer.sessions {

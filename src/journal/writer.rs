@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use super::directory::{Directory, OpenFile};
 use super::error::{AppendError, Fault, FaultCause, NotCommitted};
 use super::fault::FaultCell;
-use super::footer::Footer;
 use super::frame::{self, HEADER, Header, LogId, Place};
 use super::group::{Batch, Blank, Group};
 use super::names::SegmentName;
@@ -19,6 +18,7 @@ use super::record::{Placed, PlacedRecords, Receipt};
 use super::recovery::Settled;
 use super::scan::Found;
 use super::segment::{FRAMES, StaticHeader};
+use super::session_log::SessionLog;
 use super::spans::Spans;
 use super::tails::{Tail, Tails};
 use super::ticket::{Outcome, Settle};
@@ -115,7 +115,9 @@ pub(crate) struct Writer {
     pub(super) last: Lsn,
     /// Frames in the active segment.
     pub(super) count: u64,
-    pub(super) footer: Footer,
+    /// Whether many sessions share the journal: then `tails` has those that were asked for.
+    pub(super) shared: bool,
+    owner: SessionId,
     pub(super) tails: Tails,
     pub(super) spans: Spans,
     /// Whether the next segment was asked for.
@@ -144,8 +146,7 @@ impl Writer {
         let active = settled.spans.last();
         let fault = FaultCell::default();
         let manifest = &settled.ownership.manifest;
-        let mut footer = settled.footer;
-        footer.reserve(settled.header.capacity);
+        let (shared, owner) = (manifest.shared, manifest.owner);
         Writer {
             log: manifest.log,
             epoch: manifest.epoch,
@@ -158,7 +159,8 @@ impl Writer {
             position: active.map_or(FRAMES, |span| span.end),
             last: active.map_or(Lsn::ZERO, |span| span.last),
             count: settled.count,
-            footer,
+            shared,
+            owner,
             tails: settled.tails,
             file: settled.file,
             parked: None,
@@ -191,6 +193,30 @@ impl Writer {
 
     pub(crate) fn tail(&self, session: SessionId) -> Tail {
         self.tails.get(&session).copied().unwrap_or_default()
+    }
+
+    /// The last record of a session, if that is known here.
+    pub(crate) fn known(&self, session: SessionId) -> Option<Tail> {
+        match self.shared {
+            true => self.tails.get(&session).copied(),
+            false => Some(self.tail(session)),
+        }
+    }
+
+    /// Takes in where a session stands, unless that is known already.
+    pub(crate) fn learnt(&mut self, session: SessionId, tail: Tail) -> Tail {
+        *self.tails.entry(session).or_insert(tail)
+    }
+
+    pub(crate) fn forget(&mut self, session: SessionId) {
+        if self.shared {
+            self.tails.remove(&session);
+        }
+    }
+
+    /// Whose journal it is, and the epoch.
+    pub(crate) fn outline(&self) -> (SessionId, u64) {
+        (self.owner, self.epoch)
     }
 
     pub(crate) fn poison(&mut self, cause: FaultCause) -> Fault {
@@ -234,8 +260,8 @@ impl Writer {
         let mut end = self.position;
         while let Some(batch) = group.batches.get(at.batch) {
             let blanks = at.blank..at.blank + batch.frames;
-            let first = group.blanks.get(at.blank);
-            let mut verdict = self.admit(batch, first);
+            let frames = group.blanks.get(blanks.clone()).unwrap_or_default();
+            let mut verdict = self.admit(batch, frames);
             if verdict.is_ok() && end + batch.length > FRAMES + self.capacity {
                 if !self.found.is_empty() {
                     return;
@@ -262,7 +288,7 @@ impl Writer {
         Ok(())
     }
 
-    fn admit(&self, batch: &Batch, first: Option<&Blank>) -> Result<(), NotCommitted> {
+    fn admit(&mut self, batch: &Batch, frames: &[Blank]) -> Result<(), NotCommitted> {
         if let Some(fault) = self.fault.get() {
             return Err(NotCommitted::Faulted(fault.clone()));
         }
@@ -272,7 +298,12 @@ impl Writer {
         if let Some(reason) = &self.away {
             return Err(reason.clone());
         }
-        let Some((first, expected)) = first.zip(batch.expected) else {
+        if self.shared {
+            for frame in frames {
+                self.learn(frame.session)?;
+            }
+        }
+        let Some((first, expected)) = frames.first().zip(batch.expected) else {
             return Ok(());
         };
         let actual = match self.staged.get(&first.session) {
@@ -283,6 +314,22 @@ impl Writer {
             true => Ok(()),
             false => Err(NotCommitted::WrongPosition { expected, actual }),
         }
+    }
+
+    /// Makes sure that the last record of a session is known. Who opens the session has looked it up
+    /// aside; here it is the rare case, and the group waits for it.
+    fn learn(&mut self, session: SessionId) -> Result<(), NotCommitted> {
+        if self.tails.contains_key(&session) || session.is_nil() {
+            return Ok(());
+        }
+        let tail = match self.spans.tail(session) {
+            Some(tail) => tail,
+            None => SessionLog::live(self.directory.clone(), &self.spans, session)
+                .tail()
+                .map_err(NotCommitted::TailUnreadable)?,
+        };
+        self.tails.insert(session, tail);
+        Ok(())
     }
 
     /// Stamps the headers of one batch: Lsn, Seq, previous Lsn, watermark, offset, epoch, header
@@ -414,16 +461,13 @@ impl Writer {
         let Some(last) = self.found.last().copied() else {
             return;
         };
-        for found in &self.found {
-            self.footer.add(found);
-        }
         for (session, tail) in self.staged.drain() {
             self.tails.insert(session, tail);
         }
         self.last = last.header.lsn;
         self.count += self.found.len() as u64;
         self.position = last.end();
-        self.spans.advance(self.position, self.last);
+        self.spans.advance(self.position, self.last, &self.found);
     }
 
     fn settle_part(

@@ -131,6 +131,9 @@ impl Store {
     /// [`BackupError`]. Cut off at any moment, the target holds a whole backup or is no store:
     /// opening it is [`StoreError::UnfinishedBackup`].
     pub fn backup(&self, to: impl AsRef<Path>) -> Result<BackupReport, BackupError> {
+        if self.inner.layout == Layout::Shared {
+            return Err(StoreError::Layout(Layout::Shared).into());
+        }
         let vfs = &self.inner.vfs;
         let to = to.as_ref();
         if to.starts_with(&self.inner.dir) {
@@ -185,7 +188,14 @@ impl Target<'_> {
         }
         // Behind the sessions: one that was deleted since it was copied is deleted here too.
         let tombstones = store.tombstones()?;
-        let copy = Store::with(self.vfs.clone(), self.to, StoreOptions::default(), false);
+        let layout = Layout::PerSession;
+        let copy = Store::with(
+            self.vfs.clone(),
+            self.to,
+            StoreOptions::default(),
+            false,
+            layout,
+        );
         for name in &tombstones {
             copy.make_tombstone_of(name)?;
         }

@@ -49,6 +49,8 @@ pub(super) struct SessionCore {
     pub(super) io: Arc<IoThread>,
     pub(super) workers: Workers,
     pub(super) meter: Meter,
+    /// Whose commits wait for the same token have the same number.
+    pub(super) token: usize,
     /// Orders the commits. Held for moments only, never while the disk works.
     pub(super) boundary: Mutex<Boundary>,
     /// The first fault, to be read without waiting for a commit.
@@ -113,7 +115,10 @@ impl SessionCore {
         recovered: Vec<Committed>,
     ) -> SessionCore {
         let latched = Arc::<OnceLock<Fault>>::default();
+        // An address that is no other session's.
+        let token = log.token().unwrap_or(Arc::as_ptr(&state).addr());
         SessionCore {
+            token,
             id,
             mode,
             log,
@@ -342,6 +347,7 @@ impl SessionCore {
 
     /// Something that the log does apart from commits.
     fn aside(&self, does: impl FnOnce(&dyn Log) -> Result<(), AppendError>) -> Result<(), Refusal> {
+        self.may_wait()?;
         self.ready(&*self.enter()?)?;
         let witnessed = does(&*self.log);
         if let Some(fault) = self.log.fault() {
@@ -356,6 +362,7 @@ impl SessionCore {
 
     /// Closes for all handles: what is under way is finished, what waits is refused.
     pub(super) fn close(&self) -> Result<(), SessionCloseError> {
+        self.may_wait()?;
         let waiting = {
             let mut boundary = self.enter()?;
             boundary.closed = true;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::purge::{remove_tree, size_of};
 use super::tombstone;
-use super::{Listed, SESSIONS, SessionError, Store, StoreError, list};
+use super::{Layout, Listed, SESSIONS, SessionError, Store, StoreError, list};
 use crate::identity::{SessionId, Timestamp};
 use crate::journal::{DiskError, JournalView, LOCK, OpenError, Operation, Seq, take_lock};
 
@@ -136,6 +136,9 @@ impl Store {
         id: SessionId,
         wanted: impl FnOnce(Option<Seq>) -> bool,
     ) -> Result<Option<DeletionReceipt>, SessionError> {
+        if self.inner.layout == Layout::Shared {
+            return Err(SessionError::Layout(Layout::Shared));
+        }
         let vfs = &self.inner.vfs;
         let dir = self.session_dir(id);
         if vfs
@@ -243,6 +246,9 @@ impl Store {
 
     /// Finishes the deletions that were cut off.
     pub(super) fn finish_deletions(&self) {
+        if self.inner.layout == Layout::Shared {
+            return;
+        }
         let tombstones = match self.tombstones() {
             Ok(tombstones) if tombstones.is_empty() => return,
             Ok(tombstones) => tombstones,
@@ -277,6 +283,9 @@ impl Store {
     /// # Errors
     /// Only if the sessions cannot be listed.
     pub fn retention(&self, policy: RetentionPolicy) -> Result<RetentionPlan, StoreError> {
+        if self.inner.layout == Layout::Shared {
+            return Err(StoreError::Layout(Layout::Shared));
+        }
         let mut plan = RetentionPlan::default();
         let mut judged = Vec::new();
         for entry in self.sessions()? {

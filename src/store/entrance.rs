@@ -31,6 +31,7 @@ impl From<Reentrant> for SessionCloseError {
 /// commits since.
 struct Held {
     session: usize,
+    token: usize,
     joining: Vec<Weak<dyn Observer>>,
 }
 
@@ -48,6 +49,12 @@ fn held<T>(session: usize, with: impl FnOnce(&mut Held) -> T) -> Option<T> {
     found.ok().flatten()
 }
 
+/// Whether this thread is telling, under a boundary of this journal, or a collector of metrics.
+pub(super) fn holds_token(token: usize) -> bool {
+    let holds = HELD.try_with(|held| held.borrow().iter().any(|it| it.token == token));
+    holds.unwrap_or(false) || crate::metrics::is_recording()
+}
+
 /// The boundary, held. Wakers wait until it is given back.
 pub(super) struct Entered<'a> {
     session: usize,
@@ -58,6 +65,15 @@ pub(super) struct Entered<'a> {
 impl SessionCore {
     fn address(&self) -> usize {
         std::ptr::from_ref(self).addr()
+    }
+
+    /// What is told runs while the commit token of its journal is held. A session that shares that journal
+    /// cannot wait for it there: a commit that may block, a close and the like are refused.
+    pub(super) fn may_wait(&self) -> Result<(), Reentrant> {
+        match holds_token(self.token) {
+            true => Err(Reentrant),
+            false => Ok(()),
+        }
     }
 
     /// Enters, for an operation that can be refused.
@@ -76,6 +92,7 @@ impl SessionCore {
         let _ = HELD.try_with(|held| {
             held.borrow_mut().push(Held {
                 session,
+                token: self.token,
                 joining: Vec::new(),
             });
         });

@@ -208,6 +208,9 @@ pub enum SessionError {
     /// The first events could not be prepared.
     #[error("the first events could not be prepared: {0}")]
     Prepare(Refusal),
+    /// A store of this layout does not do this.
+    #[error("a store of the layout {0:?} does not do this")]
+    Layout(super::Layout),
 }
 
 /// Why a store could not be opened or listed.
@@ -246,6 +249,13 @@ pub enum StoreError {
         /// Its version.
         version: u32,
     },
+    /// The one journal of its sessions could not be opened; [`OpenError::Locked`] if another process has
+    /// the store open.
+    #[error(transparent)]
+    Journal(#[from] OpenError),
+    /// A store of this layout does not do this.
+    #[error("a store of the layout {0:?} does not do this")]
+    Layout(super::Layout),
     /// The disk failed.
     #[error(transparent)]
     Disk(#[from] DiskError),

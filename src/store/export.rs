@@ -8,7 +8,7 @@ use super::replay::{Order, decode};
 use super::{ReplayError, Session, Store};
 use crate::event::{EncodeError, Limits, to_line};
 use crate::identity::SessionId;
-use crate::journal::{Damage, Entry, FrameKind, Lsn, OpenError, ReadError, Seq};
+use crate::journal::{Damage, Entry, FrameKind, OpenError, ReadError, Seq};
 
 /// What an export wrote.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,7 +89,8 @@ impl Store {
     /// [`ExportError`].
     pub fn export(&self, id: SessionId, out: &mut dyn Write) -> Result<ExportReport, ExportError> {
         let view = self.journal_view(id)?;
-        let report = Lines::new(id, &self.inner.options.limits, out).all(view.read(Lsn::ZERO))?;
+        let report =
+            Lines::new(id, &self.inner.options.limits, out).all(self.entries_of(id, &view))?;
         let report = undamaged(report, view.damage().cloned())?;
         match report.last_seq == Seq::ZERO {
             // Created halfway, and never acknowledged: there is no session.

@@ -157,7 +157,11 @@ impl SessionCore {
             full,
             promise,
         };
-        let mut boundary = match self.enter() {
+        let waits = match may_block {
+            true => self.may_wait(),
+            false => Ok(()),
+        };
+        let mut boundary = match waits.and_then(|()| self.enter()) {
             Ok(boundary) => boundary,
             Err(reentrant) => {
                 request.refuse(reentrant.into());

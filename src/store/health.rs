@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::boundary::SessionCore;
 use super::session::Session;
-use super::{Mode, Store};
+use super::{Layout, Mode, Store};
 use crate::identity::SessionId;
 use crate::journal::{Fault, NotCommitted, ReadError};
 use crate::sync::Mutex;
@@ -46,7 +46,7 @@ impl OpenSessions {
         }
     }
 
-    fn list(&self) -> Vec<Session> {
+    pub(super) fn list(&self) -> Vec<Session> {
         let open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let cores = open.iter().filter_map(Weak::upgrade);
         cores.map(|core| Session { core }).collect()
@@ -66,7 +66,11 @@ impl Store {
                 continue;
             }
             all.open += 1;
-            all.queued += health.queued;
+            // In a journal that all share, what waits is the same for each.
+            all.queued = match self.inner.layout {
+                Layout::PerSession => all.queued + health.queued,
+                Layout::Shared => health.queued,
+            };
             all.faulted.extend(health.fault.map(|fault| (id, fault)));
             all.lacking
                 .extend(health.lacking.map(|reason| (id, reason)));

@@ -17,7 +17,7 @@ use super::boundary::lock;
 use super::carry::LiveState;
 use super::committed::Committed;
 use super::state::SessionState;
-use super::{SESSIONS, Store, list};
+use super::{Layout, SESSIONS, Store, list};
 use crate::event::{Body, DecodeError, Event, Key, Kind, encode_record, from_line, max_line};
 use crate::identity::SessionId;
 use crate::journal::{DiskError, Journal, NewRecord, Operation, Owner, Placed};
@@ -73,6 +73,9 @@ impl Store {
     /// # Errors
     /// [`ImportError`]; there is nothing of the session then, also after a kill.
     pub fn import(&self, from: impl BufRead, id: ImportId) -> Result<ImportReport, ImportError> {
+        if self.inner.layout == Layout::Shared {
+            return Err(ImportError::Layout(Layout::Shared));
+        }
         self.sweep_imports();
         let mut lines = Lines::new(from, max_line(&self.inner.options.limits));
         let mut importing = Importing::new(self, id);

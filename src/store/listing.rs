@@ -13,7 +13,7 @@ use super::metadata::Metadata;
 use super::replay::{Order, decode};
 use super::state::SessionState;
 use super::tombstone;
-use super::{ReplayError, SESSIONS, Store, StoreError, list};
+use super::{Layout, ReplayError, SESSIONS, Store, StoreError, list};
 use crate::event::{Body, Event, Kind, Limits};
 use crate::identity::{SessionId, Timestamp};
 use crate::journal::{
@@ -110,6 +110,9 @@ impl Store {
         if self.inner.tidies {
             self.finish_deletions();
         }
+        if self.inner.layout == Layout::Shared {
+            return self.shared_sessions();
+        }
         let names = list(&self.inner.vfs, &self.inner.dir.join(SESSIONS))?;
         if self.inner.tidies && names.iter().any(|name| name.starts_with(MAKING)) {
             self.sweep_imports();
@@ -155,15 +158,7 @@ impl Store {
 
     /// `None` for a session whose creation was cut off.
     pub(super) fn listed(&self, id: SessionId, view: &JournalView) -> Option<Listed> {
-        let mut listed = Listed {
-            metadata: Metadata::default(),
-            created: None,
-            last_active: None,
-            status: SessionStatus::Idle,
-            last_seq: Seq::ZERO,
-            damage: view.damage().cloned(),
-            unreadable: None,
-        };
+        let mut listed = Listed::empty(view);
         let limits = &self.inner.options.limits;
         // The head: fence, then SessionStarted.
         for entry in view.read(Lsn::ZERO).take(4) {
@@ -213,7 +208,10 @@ impl Store {
     fn verify_watched(&self, id: SessionId, watch: &Watch) -> Result<VerifyReport, OpenError> {
         self.require_not_deleted(id)?;
         let path = self.session_dir(id);
-        let view = JournalView::open_watched(self.inner.vfs.clone(), &path, watch)?;
+        let view = match self.inner.layout {
+            Layout::Shared => self.shared_view(watch)?,
+            Layout::PerSession => JournalView::open_watched(self.inner.vfs.clone(), &path, watch)?,
+        };
         let verified = self.verify_view(id, &view, watch);
         watch.end();
         watch.outcome(&path, verified)
@@ -237,10 +235,14 @@ impl Store {
             quarantined: view.quarantined().map_err(OpenError::Disk)?,
         };
         let mut order = Order::from(Seq::new(1));
-        let mut fold = Carried::new(view)?;
+        let carries = match self.inner.layout {
+            Layout::Shared => view.session(id).states(),
+            Layout::PerSession => view.carries(),
+        };
+        let mut fold = Carried::new(carries.map_err(OpenError::Disk)?);
         view.replay_begins(Lsn::ZERO, watch);
         let mut last_record = Lsn::ZERO;
-        for entry in view.read(Lsn::ZERO) {
+        for entry in self.entries_of(id, view) {
             let entry = match entry {
                 Ok(entry) => entry,
                 Err(error @ ReadError::Header { .. }) => {
@@ -303,13 +305,13 @@ struct Carried {
 }
 
 impl Carried {
-    fn new(view: &JournalView) -> Result<Carried, OpenError> {
-        let mut carries = view.carries().map_err(OpenError::Disk)?.into_iter();
-        Ok(Carried {
+    fn new(carries: Vec<(Lsn, Vec<u8>)>) -> Carried {
+        let mut carries = carries.into_iter();
+        Carried {
             next: carries.next(),
             carries,
             state: SessionState::default(),
-        })
+        }
     }
 
     fn take(&mut self, committed: &Committed) {
@@ -334,8 +336,26 @@ impl Carried {
 }
 
 impl Listed {
+    /// Before anything of it is looked at.
+    pub(super) fn empty(view: &JournalView) -> Listed {
+        Listed {
+            metadata: Metadata::default(),
+            created: None,
+            last_active: None,
+            status: SessionStatus::Idle,
+            last_seq: Seq::ZERO,
+            damage: view.damage().cloned(),
+            unreadable: None,
+        }
+    }
+
     /// Whether the entry was an event of the session. What cannot be read is kept.
-    fn take(&mut self, id: SessionId, entry: Result<Entry, ReadError>, limits: &Limits) -> bool {
+    pub(super) fn take(
+        &mut self,
+        id: SessionId,
+        entry: Result<Entry, ReadError>,
+        limits: &Limits,
+    ) -> bool {
         let read = entry
             .map_err(ReplayError::from)
             .and_then(|entry| match entry.kind {

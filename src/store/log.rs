@@ -45,6 +45,10 @@ pub(super) trait Log: Debug + Send + Sync {
     fn health(&self) -> Option<Health>;
     /// Damage to acknowledged data, in a log that is open for reading only.
     fn damage(&self) -> Option<Damage>;
+    /// Which commit token its commits wait for, if others wait for the same; an address.
+    fn token(&self) -> Option<usize> {
+        None
+    }
     /// Closes the log.
     fn close(&self) -> Result<(), CloseError>;
 }

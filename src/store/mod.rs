@@ -37,6 +37,7 @@ mod replay;
 mod restore;
 mod root;
 mod session;
+mod shared;
 mod state;
 mod tombstone;
 mod turn;
@@ -85,9 +86,20 @@ use crate::vfs::{RealVfs, Vfs};
 use health::OpenSessions;
 use io::IoThread;
 use open::Place;
+use shared::{Home, Opened, SharedJournal};
 use tombstone::DELETED;
 
 const SESSIONS: &str = "sessions";
+/// The directory of the one journal in the shared layout.
+const JOURNAL: &str = "journal";
+
+/// The folder that a store of a layout has.
+fn folder(layout: Layout) -> &'static str {
+    match layout {
+        Layout::PerSession => SESSIONS,
+        Layout::Shared => JOURNAL,
+    }
+}
 
 /// A session to be created.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -137,7 +149,10 @@ struct Inner {
     dir: PathBuf,
     options: StoreOptions,
     io: Arc<IoThread>,
-    open: OpenSessions,
+    open: Arc<OpenSessions>,
+    layout: Layout,
+    /// The one journal, in the shared layout, as far as this store may write.
+    shared: SharedJournal,
     /// Whether it may finish by itself what others left half done.
     tidies: bool,
 }
@@ -178,7 +193,7 @@ impl Store {
     ) -> Result<Store, StoreError> {
         let dir = dir.as_ref();
         match root::read(&vfs, dir)? {
-            Some(_) => Ok(Store::with(vfs, dir, options, false)),
+            Some(layout) => Ok(Store::with(vfs, dir, options, false, layout)),
             None => Err(unfinished(&vfs, dir).unwrap_or(StoreError::NotFound {
                 path: dir.to_owned(),
             })),
@@ -205,36 +220,71 @@ impl Store {
         options: StoreOptions,
     ) -> Result<Store, StoreError> {
         let dir = dir.as_ref();
-        if root::read(&vfs, dir)?.is_none() {
-            create_dir(&vfs, dir)?;
-            if let Some(unfinished) = unfinished(&vfs, dir) {
-                return Err(unfinished);
-            }
-            // A creation that was cut off leaves the sessions folder or a temp file: it goes on.
-            let foreign = list(&vfs, dir)?.into_iter().any(|name| {
-                ![SESSIONS, DELETED].contains(&name.as_str()) && !name.starts_with("STORE")
-            });
-            if foreign {
-                return Err(StoreError::NotAStore {
-                    path: dir.to_owned(),
-                });
-            }
-            create_dir(&vfs, &dir.join(SESSIONS))?;
-            root::write(&vfs, dir, options.layout)?;
+        let found = root::read(&vfs, dir)?;
+        let layout = match found {
+            Some(layout) => layout,
+            None => Store::prepare(&vfs, dir, options.layout)?,
+        };
+        let store = Store::with(vfs, dir, options, true, layout);
+        if layout == Layout::Shared {
+            store.shared_journal(found.is_none(), &Watch::default())?;
         }
-        let store = Store::with(vfs, dir, options, true);
+        if found.is_none() {
+            root::write(&store.inner.vfs, dir, layout)?;
+        }
         store.finish_deletions();
         Ok(store)
     }
 
-    fn with(vfs: Arc<dyn Vfs>, dir: &Path, options: StoreOptions, tidies: bool) -> Store {
+    /// Makes what a new store has, but for the file that makes a store of the directory. Gives the layout:
+    /// that of what is there, where a creation was cut off or the file was moved away.
+    fn prepare(vfs: &Arc<dyn Vfs>, dir: &Path, wanted: Layout) -> Result<Layout, StoreError> {
+        create_dir(vfs, dir)?;
+        if let Some(unfinished) = unfinished(vfs, dir) {
+            return Err(unfinished);
+        }
+        // A creation that was cut off leaves one of the folders or a temp file: it goes on.
+        let names = list(vfs, dir)?;
+        let ours = [SESSIONS, JOURNAL, DELETED];
+        let foreign = names
+            .iter()
+            .any(|name| !ours.contains(&name.as_str()) && !name.starts_with("STORE"));
+        let has = |wanted: &str| names.iter().any(|name| name == wanted);
+        let layout = match (has(SESSIONS), has(JOURNAL)) {
+            (true, false) => Layout::PerSession,
+            (false, true) => Layout::Shared,
+            (false, false) => wanted,
+            (true, true) => {
+                return Err(StoreError::NotAStore {
+                    path: dir.to_owned(),
+                });
+            }
+        };
+        if foreign {
+            return Err(StoreError::NotAStore {
+                path: dir.to_owned(),
+            });
+        }
+        create_dir(vfs, &dir.join(folder(layout)))?;
+        Ok(layout)
+    }
+
+    fn with(
+        vfs: Arc<dyn Vfs>,
+        dir: &Path,
+        options: StoreOptions,
+        tidies: bool,
+        layout: Layout,
+    ) -> Store {
         Store {
             inner: Arc::new(Inner {
                 vfs,
                 dir: dir.to_owned(),
                 options,
                 io: Arc::new(IoThread::default()),
-                open: OpenSessions::default(),
+                open: Arc::default(),
+                layout,
+                shared: SharedJournal::default(),
                 tidies,
             }),
         }
@@ -245,9 +295,32 @@ impl Store {
         &self.inner.dir
     }
 
-    /// The directory of a session's journal.
+    /// How it lays out its sessions.
+    pub fn layout(&self) -> Layout {
+        self.inner.layout
+    }
+
+    /// The directory of a session's journal; in the shared layout that of the one journal.
     pub fn session_dir(&self, id: SessionId) -> PathBuf {
-        self.inner.dir.join(SESSIONS).join(id.to_string())
+        match self.inner.layout {
+            Layout::PerSession => self.inner.dir.join(SESSIONS).join(id.to_string()),
+            Layout::Shared => self.journal_dir(),
+        }
+    }
+
+    fn journal_dir(&self) -> PathBuf {
+        self.inner.dir.join(JOURNAL)
+    }
+
+    /// The one journal of the shared layout, opened again if it was faulted.
+    fn shared_journal(&self, creates: bool, watch: &Watch) -> Result<Arc<Opened>, OpenError> {
+        let home = Home {
+            vfs: &self.inner.vfs,
+            path: &self.journal_dir(),
+            options: &self.inner.options,
+            open: &self.inner.open,
+        };
+        self.inner.shared.open(&home, creates, watch)
     }
 
     fn place<'a>(&'a self, path: &'a Path, watch: Watch) -> Place<'a> {
@@ -273,6 +346,12 @@ impl Store {
         self.refuse_deleted(id)?;
         let path = self.session_dir(id);
         let place = self.place(&path, Watch::default());
+        if self.inner.layout == Layout::Shared {
+            let opened = self.shared_journal(false, &place.watch)?;
+            let admitted = || self.refuse_deleted_now(id);
+            let created = opened.create(&place, id, spec.started, &admitted);
+            return created.inspect(|session| self.inner.open.add(session));
+        }
         // A directory that is there is a session, or half of one by somebody who was cut off: the
         // journal knows.
         create_dir(&self.inner.vfs, &path)
@@ -327,6 +406,17 @@ impl Store {
         self.refuse_deleted(id)?;
         let path = self.session_dir(id);
         let place = self.place(&path, watch);
+        if self.inner.layout == Layout::Shared {
+            let opened = match mode {
+                Mode::Write => {
+                    let admitted = || self.refuse_deleted_now(id);
+                    let opened = self.shared_journal(false, &place.watch)?;
+                    opened.open_for_writing(&place, id, &admitted)
+                }
+                Mode::Read => self.open_shared_for_reading(&place, id),
+            };
+            return opened.inspect(|(session, _)| self.inner.open.add(session));
+        }
         let opened = match mode {
             Mode::Write => open::open_for_writing(&place, id, &|| self.refuse_deleted_now(id)),
             Mode::Read => open::open_for_reading(&place, id),
@@ -352,12 +442,33 @@ impl Store {
         self.open_session(session.id(), session.mode())
     }
 
-    /// The journal of a session, read without a lock: what tools look at.
+    /// Closes every session that this store has open for writing, for all its handles, and in the shared
+    /// layout the journal, so that another process can open the store. What opens a session afterwards
+    /// opens the journal again. Dropping the store and all sessions gives the lock back too, but the next
+    /// opening has more to do.
+    ///
+    /// # Errors
+    /// The first that a session or the journal gave; the others are closed all the same, and what was
+    /// acknowledged is as safe as before.
+    pub fn close(&self) -> Result<(), SessionCloseError> {
+        let sessions = self.inner.open.list();
+        let mut outcome = Ok(());
+        for session in sessions {
+            outcome = outcome.and(session.close());
+        }
+        outcome.and(self.inner.shared.close().map_err(Into::into))
+    }
+
+    /// The journal of a session, read without a lock: what tools look at. In the shared layout it has the
+    /// records of all sessions.
     ///
     /// # Errors
     /// As for [`JournalView::open`].
     pub fn journal_view(&self, id: SessionId) -> Result<JournalView, OpenError> {
         self.require_not_deleted(id)?;
+        if self.inner.layout == Layout::Shared {
+            return self.shared_view(&Watch::default());
+        }
         JournalView::open(self.inner.vfs.clone(), &self.session_dir(id))
     }
 }

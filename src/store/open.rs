@@ -19,7 +19,8 @@ use crate::event::{
 };
 use crate::identity::{Coordinates, SessionId};
 use crate::journal::{
-    Carried, Damage, Journal, JournalView, Lsn, NewRecord, Owner, RecoveryReport, Seq, Watch,
+    Carried, Damage, Journal, JournalView, Lsn, NewRecord, Owner, Receipt, RecoveryReport, Seq,
+    Watch,
 };
 use crate::sync::Mutex;
 use crate::vfs::Vfs;
@@ -106,7 +107,7 @@ pub(super) struct Place<'a> {
 
 impl Place<'_> {
     /// What was folded, unless it was ended.
-    fn folded(&self, folded: Folded) -> Result<Folded, SessionError> {
+    pub(super) fn folded(&self, folded: Folded) -> Result<Folded, SessionError> {
         self.watch.end();
         self.watch.dismiss();
         Ok(self.watch.outcome(self.path, Ok(folded))?)
@@ -114,13 +115,13 @@ impl Place<'_> {
 }
 
 /// The records of an opening, prepared before the fence is written.
-struct Prologue {
+pub(super) struct Prologue {
     events: Vec<crate::event::Event>,
-    payloads: Vec<Vec<u8>>,
+    pub(super) payloads: Vec<Vec<u8>>,
 }
 
 impl Prologue {
-    fn new(
+    pub(super) fn new(
         session: SessionId,
         bodies: Vec<(Coordinates, crate::identity::AgentName, Body)>,
         options: &StoreOptions,
@@ -162,6 +163,13 @@ impl Prologue {
         let carry = Arc::new(LiveState(state.clone()));
         let opening = opening.workers(place.options.workers.clone());
         let (journal, receipt) = opening.begin(&records, carry)?;
+        self.fold(&receipt, &mut lock(&state));
+        tracing::debug!(%session, path = %place.path.display(), "session opened");
+        Ok((OwnJournal { journal, session }, state))
+    }
+
+    /// Folds the records, which are durable.
+    pub(super) fn fold(self, receipt: &Receipt, state: &mut SessionState) {
         let lengths = self.payloads.iter().map(Vec::len);
         for ((event, length), placed) in self
             .events
@@ -170,10 +178,8 @@ impl Prologue {
             .zip(receipt.records.iter())
         {
             let committed = Committed::live(event, placed.seq, placed.lsn, length);
-            lock(&state).apply(&committed, None, Some(placed.position));
+            state.apply(&committed, None, Some(placed.position));
         }
-        tracing::debug!(%session, path = %place.path.display(), "session opened");
-        Ok((OwnJournal { journal, session }, state))
     }
 }
 
@@ -276,7 +282,7 @@ pub(super) fn open_for_writing(
 }
 
 /// The audit bracket of a restore, with the turns closed that were open at the crash.
-fn closing(
+pub(super) fn closing(
     state: &SessionState,
     open_turns: &[OpenTurn],
 ) -> Vec<(Coordinates, crate::identity::AgentName, Body)> {
@@ -352,7 +358,7 @@ pub(super) fn open_for_reading(
     Ok((session, report))
 }
 
-fn assemble(
+pub(super) fn assemble(
     place: &Place<'_>,
     id: SessionId,
     mode: Mode,

@@ -12,12 +12,16 @@ pub enum Layout {
     /// desktop hosts, where several processes work side by side on one store.
     #[default]
     PerSession,
+    /// One journal for all sessions, which one process owns as long as it has the store open: for servers.
+    /// One sync acknowledges the steps of many sessions.
+    Shared,
 }
 
 /// The options of a store.
 #[derive(Debug, Clone)]
 pub struct StoreOptions {
-    /// The layout of a new store; that of an existing one stands in its `STORE` file.
+    /// The layout of a new store. That of an existing one stands in its `STORE` file, and this is not
+    /// looked at ([`Store::layout`](super::Store::layout)).
     pub layout: Layout,
     /// The sizes of its journals.
     pub journal: JournalOptions,

@@ -108,6 +108,9 @@ impl Store {
         accept_loss: bool,
         watch: &Watch,
     ) -> Result<RepairReport, RepairError> {
+        if self.inner.layout == Layout::Shared {
+            return Err(StoreError::Layout(Layout::Shared).into());
+        }
         let vfs = &self.inner.vfs;
         let there = match vfs.list(to) {
             Ok(entries) if !entries.is_empty() => {

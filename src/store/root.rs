@@ -20,6 +20,7 @@ fn encode(layout: Layout) -> Vec<u8> {
     tail.extend_from_slice(
         &match layout {
             Layout::PerSession => 0u32,
+            Layout::Shared => 1,
         }
         .to_le_bytes(),
     );
@@ -48,6 +49,7 @@ fn decode(bytes: &[u8], path: &Path) -> Result<Layout, StoreError> {
     }
     match (number(12), number(16)) {
         (Some(VERSION), Some(0)) => Ok(Layout::PerSession),
+        (Some(VERSION), Some(1)) => Ok(Layout::Shared),
         (Some(version), _) if version > VERSION => Err(StoreError::NewerFormat {
             path: path.to_owned(),
             version,

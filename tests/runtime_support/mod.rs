@@ -22,7 +22,7 @@ use stepwell::runtime::{
     StreamEnd, Subscription, Tool, ToolCallContext, ToolOutput, ToolSpec,
 };
 use stepwell::store::{
-    HistoryItem, Loop, LoopSpec, Mode, Session, SessionSpec, Store, StoreOptions,
+    HistoryItem, Layout, Loop, LoopSpec, Mode, Session, SessionSpec, Store, StoreOptions,
 };
 use stepwell::vfs::sim::{Op, SimVfs};
 use watchdog::patient;
@@ -37,6 +37,10 @@ pub struct World {
 
 pub fn options() -> StoreOptions {
     StoreOptions {
+        layout: match env!("CARGO_CRATE_NAME").starts_with("shared") {
+            true => Layout::Shared,
+            false => Layout::PerSession,
+        },
         journal: JournalOptions {
             first_capacity: 16 * 1024,
             max_capacity: 16 * 1024,
@@ -70,7 +74,8 @@ pub fn world() -> World {
 
 /// The history that a process restores which opens the session now.
 pub fn restored(disk: &SimVfs, id: SessionId) -> Vec<HistoryItem> {
-    let store = Store::on(Arc::new(disk.new_process()), "/store", options()).unwrap();
+    let other = Arc::new(disk.new_process());
+    let store = Store::on_existing(other, "/store", options()).unwrap();
     let (session, report) = store.open_session(id, Mode::Read).unwrap();
     assert_eq!(report.damage, None);
     assert_eq!(report.unreadable, None);

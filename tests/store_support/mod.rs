@@ -11,14 +11,28 @@ pub use stepwell::event::{
 };
 pub use stepwell::journal::{Fault, JournalOptions, NotCommitted, Seq};
 pub use stepwell::store::{
-    CommitError, Committed, LoopSpec, Mode, Observer, OrderError, Refusal, Session, SessionError,
-    SessionSpec, StepDraft, Store, StoreError, StoreOptions,
+    CommitError, Committed, Layout, LoopSpec, Mode, Observer, OrderError, Refusal, Session,
+    SessionError, SessionSpec, StepDraft, Store, StoreError, StoreOptions,
 };
 pub use stepwell::vfs::Vfs;
 pub use stepwell::vfs::sim::{FaultKind, Op, PowerLoss, SimVfs};
 
+/// The layout that a test crate is about: by its name.
+pub fn layout() -> Layout {
+    match env!("CARGO_CRATE_NAME").starts_with("shared") {
+        true => Layout::Shared,
+        false => Layout::PerSession,
+    }
+}
+
+/// Whether it is the one with one journal for all sessions.
+pub fn is_shared() -> bool {
+    layout() == Layout::Shared
+}
+
 pub fn options() -> StoreOptions {
     StoreOptions {
+        layout: layout(),
         journal: JournalOptions {
             first_capacity: 16 * 1024,
             max_capacity: 16 * 1024,
@@ -35,6 +49,11 @@ pub fn store(disk: &SimVfs) -> Store {
 
 pub fn store_with(disk: &SimVfs, options: StoreOptions) -> Store {
     Store::on(Arc::new(disk.clone()), "/store", options).unwrap()
+}
+
+/// Another process that only looks: in the shared layout one alone has the store open for writing.
+pub fn look(disk: &SimVfs) -> Store {
+    Store::on_existing(Arc::new(disk.new_process()), "/store", options()).unwrap()
 }
 
 pub fn text_step(text: &str) -> StepDraft {

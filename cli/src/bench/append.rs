@@ -10,6 +10,7 @@ use super::journal::Subject;
 use super::limit::{self, Ring};
 use super::measure::Run;
 use super::report::{RoundLine, Summary};
+use super::steps::Steps;
 use crate::args::BenchArgs;
 use crate::failure::Failure;
 use crate::output::{Output, Progress};
@@ -67,6 +68,35 @@ impl Plan {
     }
 }
 
+/// What takes the appends.
+enum Measured {
+    Journal(Subject),
+    Steps(Steps),
+}
+
+impl Measured {
+    fn make(folder: &Folder, args: &BenchArgs, number: usize) -> Result<Measured, BenchError> {
+        Ok(match args.sessions {
+            Some(layout) => Measured::Steps(Steps::make(folder, layout, number)?),
+            None => Measured::Journal(Subject::make(folder, number)?),
+        })
+    }
+
+    fn is_large(&self) -> bool {
+        match self {
+            Measured::Journal(journal) => journal.is_large(),
+            Measured::Steps(steps) => steps.is_large(),
+        }
+    }
+
+    fn remove(self) -> Result<(), BenchError> {
+        match self {
+            Measured::Journal(journal) => journal.remove(),
+            Measured::Steps(steps) => steps.remove(),
+        }
+    }
+}
+
 /// What one round gave.
 #[derive(Debug)]
 pub(super) struct Round {
@@ -82,13 +112,13 @@ pub(super) fn run(folder: &Folder, args: &BenchArgs, out: &mut Output) -> Result
     progress.show("preparing");
     let group = (plan.writers * plan.size) as u64;
     let mut ring = Ring::make(&folder.join("overwrite"), group)?;
-    let mut subject = Subject::make(folder, 0)?;
+    let mut subject = Measured::make(folder, args, 0)?;
     let mut rounds = Vec::with_capacity(plan.rounds);
     for number in 0..plan.rounds {
         progress.show(&format!("round {} of {}", number + 1, plan.rounds));
         if subject.is_large() {
             subject.remove()?;
-            subject = Subject::make(folder, number)?;
+            subject = Measured::make(folder, args, number)?;
         }
         let round = one_round(&plan, number, folder, &mut ring, &subject)?;
         if args.json {
@@ -111,12 +141,15 @@ fn one_round(
     number: usize,
     folder: &Folder,
     ring: &mut Ring,
-    subject: &Subject,
+    subject: &Measured,
 ) -> Result<Round, BenchError> {
     let mut limit = || plan.raw(ring, plan.part);
-    let ours = || match plan.tasks {
-        true => subject.tasks(plan.writers, plan.size, plan.part),
-        false => subject.threads(plan.writers, plan.size, plan.part),
+    let ours = || match subject {
+        Measured::Journal(journal) if plan.tasks => {
+            journal.tasks(plan.writers, plan.size, plan.part)
+        }
+        Measured::Journal(journal) => journal.threads(plan.writers, plan.size, plan.part),
+        Measured::Steps(steps) => steps.threads(plan.writers, plan.size, plan.part),
     };
     let (limit, (stepwell, counts)) = match number % 2 {
         0 => (limit()?, ours()?),

@@ -17,7 +17,7 @@ use super::measure::{Run, drive, drive_tasks, payload};
 pub(super) const RECORD: usize = 4096;
 pub(super) const BATCH: usize = 256;
 /// A journal that holds more than this is given up for a fresh one between two rounds.
-const ENOUGH: u64 = 1 << 30;
+pub(super) const ENOUGH: u64 = 1 << 30;
 /// Each segment is four times as large as the one before: behind so many bytes they have their full
 /// size.
 const GROWN: u64 = 8 << 20;

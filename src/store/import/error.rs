@@ -111,6 +111,9 @@ pub enum ImportError {
     /// The journal could not be closed.
     #[error(transparent)]
     Close(#[from] CloseError),
+    /// A store of this layout does not import.
+    #[error("a store of the layout {0:?} does not import sessions")]
+    Layout(crate::store::Layout),
     /// The disk failed.
     #[error(transparent)]
     Disk(#[from] DiskError),
