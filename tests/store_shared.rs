@@ -293,6 +293,7 @@ fn one_session_of_a_thousand_is_read_without_the_others() {
     let (listed, read) = read_by(&disk, || store.sessions().unwrap().len());
     println!("{read} bytes to list {listed}");
     assert_eq!(listed, 1000);
+    assert!(read < whole, "{read} of {whole} bytes");
 }
 
 /// Damage to the records of one session is met by that one only.
@@ -388,4 +389,69 @@ fn a_lost_journal_is_told() {
         Store::on(Arc::new(disk.clone()), "/store", shared()),
         Err(StoreError::Journal(OpenError::NotFound { .. }))
     ));
+}
+
+/// 64 threads, each with sessions of its own, commit, close, open again and read, while others list and
+/// verify: everything is there in the end, each in its order.
+#[test]
+fn sixty_four_threads_work_side_by_side() {
+    const ROUNDS: usize = 12;
+    let disk = SimVfs::new();
+    disk.set_tracing(false);
+    let store = store_with(
+        &disk,
+        StoreOptions {
+            workers: Workers::threads(),
+            ..shared()
+        },
+    );
+    std::thread::scope(|scope| {
+        for number in 1..=64 {
+            let store = store.clone();
+            scope.spawn(move || {
+                let spec = SessionSpec::new().id(id(number));
+                let mut session = store.create_session(spec).unwrap();
+                for round in 0..ROUNDS {
+                    let before = session.last_seq();
+                    let ticket = session.submit(said(200));
+                    session.commit(said(20 * round)).unwrap();
+                    assert_eq!(ticket.wait().unwrap().unwrap()[0].seq(), before.next());
+                    if round % 4 == 3 {
+                        session.close().unwrap();
+                        let (again, report) = store.open_session(id(number), Mode::Write).unwrap();
+                        assert_eq!(report.committed.get(), before.get() + 2);
+                        session = again;
+                    }
+                    if round % 5 == 4 {
+                        let read = session.replay(Seq::new(1)).map(Result::unwrap).count();
+                        assert_eq!(read as u64, session.last_seq().get());
+                    }
+                }
+            });
+        }
+        for _ in 0..2 {
+            let store = store.clone();
+            scope.spawn(move || {
+                for _ in 0..10 {
+                    for entry in store.sessions().unwrap() {
+                        let state = entry.state.unwrap();
+                        assert_eq!((state.damage, state.unreadable), (None, None));
+                    }
+                    if let Ok(report) = store.verify(id(7)) {
+                        assert!(report.is_intact(), "{:?}", report.unreadable);
+                    }
+                }
+            });
+        }
+    });
+    store.close().unwrap();
+    let store = store_with(&disk, shared());
+    for number in 1..=64 {
+        let report = store.verify(id(number)).unwrap();
+        assert!(report.is_intact(), "{:?}", report.unreadable);
+        let (session, _) = store.open_session(id(number), Mode::Read).unwrap();
+        let said = session.replay(Seq::new(1)).map(Result::unwrap);
+        let said = said.filter(|it| it.event().kind() == Kind::HostEvent);
+        assert_eq!(said.count(), 2 * ROUNDS);
+    }
 }

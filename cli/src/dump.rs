@@ -6,6 +6,7 @@ use stepwell::Store;
 use stepwell::event::{Decoded, Limits, decode_record, to_wire};
 use stepwell::identity::SessionId;
 use stepwell::journal::{Entry, FrameKind, Lsn};
+use stepwell::store::Layout;
 
 use crate::Verdict;
 use crate::args::DumpArgs;
@@ -126,6 +127,11 @@ pub(crate) fn run(args: &DumpArgs, out: &mut Output) -> Result<Verdict, Failure>
     }
     for entry in view.read(Lsn::ZERO) {
         match entry {
+            // In a journal that all share: fences are of all of them.
+            Ok(entry)
+                if store.layout() == Layout::Shared
+                    && entry.kind == FrameKind::Record
+                    && entry.session != session => {}
             Ok(entry) => {
                 let record = Record::of(session, &entry);
                 if let Some(error) = &record.error {

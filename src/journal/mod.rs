@@ -104,6 +104,7 @@ use commit::Core;
 pub(crate) use commit::WhenFull;
 use directory::Directory;
 use opening::FENCE_LEN;
+use parts::Heads;
 use record::Unstamped;
 pub(crate) use recovery::take_lock;
 use recovery::{Intent, settle};
@@ -165,6 +166,8 @@ pub struct Journal {
     directory: Directory,
     spans: Spans,
     rot: RotCell,
+    /// What was read of the footers of a journal that many sessions share.
+    heads: Heads,
     max_payload: u32,
 }
 
@@ -356,7 +359,8 @@ impl Journal {
 
     /// What is durable now of one session, in a journal that many share.
     pub(crate) fn session(&self, session: SessionId) -> SessionLog {
-        SessionLog::live(self.directory.clone(), &self.spans, session).noting(self.rot.clone())
+        let (directory, heads) = (self.directory.clone(), self.heads.clone());
+        SessionLog::live(directory, &self.spans, heads, session).noting(self.rot.clone())
     }
 
     /// What is durable now, as it is read without a lock.

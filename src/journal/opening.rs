@@ -7,6 +7,7 @@ use super::carried::{self, Carried};
 use super::commit::Core;
 use super::error::OpenError;
 use super::frame::FrameKind;
+use super::parts::Heads;
 use super::progress::Watch;
 use super::reader::Reader;
 use super::record::{NewRecord, Receipt, Unstamped};
@@ -144,11 +145,15 @@ impl Opening {
             directory,
             spans,
             rot: RotCell::default(),
+            heads: Heads::new(ROWS),
             max_payload,
         };
         Ok((journal, receipt))
     }
 }
+
+/// Rows of footers that an open journal keeps.
+const ROWS: usize = 1 << 16;
 
 /// Bytes of a fence's payload.
 pub(super) const FENCE_LEN: u32 = 32;

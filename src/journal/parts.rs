@@ -2,7 +2,8 @@
 //! session where its records stand and what it has come to. Each part has a checksum of its own, so
 //! that what one session has is found without reading the parts of the others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, PoisonError};
 
 use super::bytes::{patch_u32, put_u32, put_u64, take_array, take_u32, take_u64};
 use super::directory::{Directory, OpenFile};
@@ -10,8 +11,11 @@ use super::error::DiskError;
 use super::footer::{Footer, HEAD_LEN, INDEX_LEN, MAGIC, MAX_LEN, SessionRange, find};
 use super::frame::Place;
 use super::manifest::{End, SegmentEntry};
+use super::names::SegmentName;
 use super::{Lsn, Seq};
 use crate::identity::SessionId;
+use crate::sync::{Mutex, MutexGuard};
+use crate::vfs::Access;
 
 /// The version of such a footer.
 pub(super) const VERSION: u32 = 2;
@@ -64,6 +68,7 @@ fn checksum(place: &Place, session: &SessionId, part: &[u8]) -> u32 {
 }
 
 /// Where the part of a session stands.
+#[derive(Debug)]
 struct Row {
     session: SessionId,
     range: SessionRange,
@@ -123,12 +128,17 @@ pub(super) fn encode(footer: &Footer, parts: &Parts, place: &Place) -> Vec<u8> {
 }
 
 /// The head of a footer: all but the parts.
+#[derive(Debug)]
 struct Head {
-    footer: Footer,
+    base: Lsn,
+    last: Lsn,
     rows: Vec<Row>,
+    index: Vec<(Lsn, u64)>,
     /// Bytes of the head, and of all.
     length: usize,
     whole: usize,
+    /// Where it stands: behind the seal of its segment, or, at 0, in a file of its own.
+    offset: u64,
 }
 
 impl Head {
@@ -153,10 +163,9 @@ impl Head {
         let whole = take_u32(bytes, &mut at)? as usize;
         at += 4;
         let base = Lsn::new(take_u64(bytes, &mut at)?);
-        let mut footer = Footer::new(base).shared(true);
-        footer.last = Lsn::new(take_u64(bytes, &mut at)?);
+        let last = Lsn::new(take_u64(bytes, &mut at)?);
         let sessions = take_u32(bytes, &mut at)?;
-        let index = take_u32(bytes, &mut at)?;
+        let entries = take_u32(bytes, &mut at)?;
         at = HEAD_LEN;
         let mut rows = Vec::with_capacity(sessions as usize);
         for _ in 0..sessions {
@@ -174,18 +183,21 @@ impl Head {
                 state: take_u32(bytes, &mut at)?,
                 crc: take_u32(bytes, &mut at)?,
             };
-            footer.sessions.insert(row.session, row.range);
             rows.push(row);
         }
-        for _ in 0..index {
+        let mut index = Vec::with_capacity(entries as usize);
+        for _ in 0..entries {
             let lsn = Lsn::new(take_u64(bytes, &mut at)?);
-            footer.index.push((lsn, take_u64(bytes, &mut at)?));
+            index.push((lsn, take_u64(bytes, &mut at)?));
         }
         Some(Head {
-            footer,
+            base,
+            last,
             rows,
+            index,
             length,
             whole,
+            offset: 0,
         })
     }
 
@@ -207,28 +219,87 @@ impl Head {
         };
         bytes.resize(head, 0);
         file.read_full(&mut bytes, offset)?;
-        Ok(Head::decode(&bytes, place).filter(|head| head.whole == length as usize))
+        let head = Head::decode(&bytes, place).filter(|head| head.whole == length as usize);
+        Ok(head.map(|head| Head { offset, ..head }))
+    }
+}
+
+/// Heads that were read, so that looking for one session after the other reads each once. A finished
+/// segment does not change under its name, so they stay right.
+#[derive(Debug, Clone)]
+pub(crate) struct Heads(Arc<Mutex<Kept>>);
+
+#[derive(Debug)]
+struct Kept {
+    heads: HashMap<SegmentName, Arc<Head>>,
+    rows: usize,
+    /// Rows that are kept at most; all are dropped then.
+    limit: usize,
+}
+
+impl Heads {
+    /// For so many rows, of about 100 bytes each.
+    pub(crate) fn new(limit: usize) -> Heads {
+        Heads(Arc::new(Mutex::new(Kept {
+            heads: HashMap::new(),
+            rows: 0,
+            limit,
+        })))
+    }
+
+    /// The head of a finished segment, read if it is not kept; `None` if there is none that fits.
+    fn of(
+        &self,
+        directory: &Directory,
+        entry: &SegmentEntry,
+        end: End,
+        base: Lsn,
+    ) -> Result<Option<Arc<Head>>, DiskError> {
+        let fits = |head: &Head| head.last == end.last && head.base == base;
+        let known = self.kept().heads.get(&entry.name).cloned();
+        if let Some(head) = known.filter(|head| fits(head)) {
+            return Ok(Some(head));
+        }
+        let place = entry.place();
+        let found = find(directory, entry, |file, offset, length| {
+            Ok(Head::read(file, &place, offset, length)?.filter(fits))
+        })?;
+        let Some(head) = found.map(Arc::new) else {
+            return Ok(None);
+        };
+        let mut kept = self.kept();
+        if kept.rows.saturating_add(head.rows.len()) > kept.limit {
+            kept.heads.clear();
+            kept.rows = 0;
+        }
+        kept.rows += head.rows.len();
+        kept.heads.insert(entry.name, head.clone());
+        Ok(Some(head))
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 pub(super) fn decode(bytes: &[u8], place: &Place) -> Option<Footer> {
-    let Head {
-        mut footer,
-        rows,
-        length,
-        whole,
-    } = Head::decode(bytes, place)?;
-    if whole != bytes.len() {
+    let head = Head::decode(bytes, place)?;
+    if head.whole != bytes.len() {
         return None;
     }
-    let bodies = bytes.get(length..)?;
+    let bodies = bytes.get(head.length..)?;
+    let mut footer = Footer::new(head.base);
+    footer.last = head.last;
+    footer.index = head.index;
+    let mut parts = Parts::new();
     let mut used = 0;
-    for row in &rows {
+    for row in &head.rows {
         let body = bodies.get(row.offset as usize..)?.get(..row.length())?;
         used += body.len();
-        let part = Part::decode(body, row, place)?;
-        footer.parts.as_mut()?.insert(row.session, part);
+        footer.sessions.insert(row.session, row.range);
+        parts.insert(row.session, Part::decode(body, row, place)?);
     }
+    footer.parts = Some(parts);
     (used == bodies.len()).then_some(footer)
 }
 
@@ -236,46 +307,40 @@ pub(super) fn decode(bytes: &[u8], place: &Place) -> Option<Footer> {
 /// footer that says it: then it is rebuilt by reading the segment.
 pub(crate) fn load_part(
     directory: &Directory,
-    entry: &SegmentEntry,
-    end: End,
-    base: Lsn,
+    heads: &Heads,
+    (entry, end, base): (&SegmentEntry, End, Lsn),
     session: SessionId,
 ) -> Result<Option<Option<(SessionRange, Part)>>, DiskError> {
-    let place = entry.place();
-    find(directory, entry, |file, offset, length| {
-        let head = Head::read(file, &place, offset, length)?;
-        let fits = |head: &Head| head.footer.last == end.last && head.footer.base == base;
-        let Some(head) = head.filter(fits) else {
-            return Ok(None);
-        };
-        let row = head.rows.binary_search_by_key(&session, |row| row.session);
-        let Some(row) = row.ok().and_then(|at| head.rows.get(at)) else {
-            return Ok(Some(None));
-        };
-        let begin = head.length.saturating_add(row.offset as usize);
-        if begin.saturating_add(row.length()) > head.whole {
-            return Ok(None);
-        }
-        let mut body = vec![0; row.length()];
-        file.read_full(&mut body, offset + begin as u64)?;
-        let part = Part::decode(&body, row, &place);
-        Ok(part.map(|part| Some((row.range, part))))
-    })
+    let Some(head) = heads.of(directory, entry, end, base)? else {
+        return Ok(None);
+    };
+    let row = head.rows.binary_search_by_key(&session, |row| row.session);
+    let Some(row) = row.ok().and_then(|at| head.rows.get(at)) else {
+        return Ok(Some(None));
+    };
+    let begin = head.length.saturating_add(row.offset as usize);
+    if begin.saturating_add(row.length()) > head.whole {
+        return Ok(None);
+    }
+    let file = match head.offset {
+        0 => directory.open_file(&entry.name.footer(), Access::Read)?,
+        _ => directory.open_segment(&entry.name, Access::Read)?,
+    };
+    let Some(file) = file else { return Ok(None) };
+    let mut body = vec![0; row.length()];
+    file.read_full(&mut body, head.offset.saturating_add(begin as u64))?;
+    let part = Part::decode(&body, row, &entry.place());
+    Ok(part.map(|part| Some((row.range, part))))
 }
 
 /// The sessions that have records in a finished segment; `None` as for [`load_part`].
 pub(crate) fn load_sessions(
     directory: &Directory,
-    entry: &SegmentEntry,
-    end: End,
-    base: Lsn,
-) -> Result<Option<BTreeMap<SessionId, SessionRange>>, DiskError> {
-    let place = entry.place();
-    find(directory, entry, |file, offset, length| {
-        let head = Head::read(file, &place, offset, length)?;
-        let fits = |head: &Head| head.footer.last == end.last && head.footer.base == base;
-        Ok(head.filter(fits).map(|head| head.footer.sessions))
-    })
+    heads: &Heads,
+    (entry, end, base): (&SegmentEntry, End, Lsn),
+) -> Result<Option<Vec<SessionId>>, DiskError> {
+    let head = heads.of(directory, entry, end, base)?;
+    Ok(head.map(|head| head.rows.iter().map(|row| row.session).collect()))
 }
 
 #[cfg(test)]

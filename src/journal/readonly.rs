@@ -14,7 +14,7 @@ use super::evidence::{Depth, gather};
 use super::footer::{self, Footer};
 use super::manifest::End;
 use super::names::{QUARANTINE, SegmentName};
-use super::parts;
+use super::parts::{self, Heads};
 use super::progress::{Progress, Watch};
 use super::reader::{Position, Reader, read_at};
 use super::recovery::{foreign, newer};
@@ -41,7 +41,11 @@ pub struct JournalView {
     pinned: Vec<(SegmentName, OpenFile)>,
     /// In a journal that many share: what the active segment holds of each.
     active: Option<Arc<Footer>>,
+    heads: Heads,
 }
+
+/// Rows of footers that a view keeps, to list the sessions of a journal that many share.
+const ROWS: usize = 1 << 18;
 
 impl JournalView {
     /// Opens for reading.
@@ -122,6 +126,7 @@ impl JournalView {
                     owner,
                     pinned: Vec::new(),
                     active: None,
+                    heads: Heads::new(ROWS),
                 }),
                 Decision::Recovered(recovered) => {
                     let pinned = Self::pin(&directory, &recovered).map_err(OpenError::Disk)?;
@@ -148,6 +153,7 @@ impl JournalView {
                         owner,
                         pinned: Vec::new(),
                         active: None,
+                        heads: Heads::new(ROWS),
                     })
                 }
             };
@@ -211,6 +217,7 @@ impl JournalView {
                 .manifest
                 .shared
                 .then(|| Arc::new(Footer::of(recovered.base, &recovered.keep, true))),
+            heads: Heads::new(ROWS),
         }
     }
 
@@ -233,6 +240,7 @@ impl JournalView {
             owner,
             pinned,
             active: footer.map(Arc::new),
+            heads: Heads::new(ROWS),
         }
     }
 
@@ -242,6 +250,7 @@ impl JournalView {
         SessionLog::of(directory, spans, session, self.active.as_deref())
             .pinned(self.pinned.clone())
             .proven(self.report.watermark)
+            .heads(self.heads.clone())
     }
 
     /// The sessions that have records here, in a journal that many share. Of a segment that is damaged
@@ -258,9 +267,10 @@ impl JournalView {
                 offset: span.end,
                 last: span.last,
             };
-            let known = parts::load_sessions(&self.directory, &span.entry, end, span.base)?;
+            let segment = (&span.entry, end, span.base);
+            let known = parts::load_sessions(&self.directory, &self.heads, segment)?;
             if let Some(known) = known {
-                sessions.extend(known.keys());
+                sessions.extend(known);
                 continue;
             }
             let (directory, proven) = (self.directory.clone(), self.report.watermark);

@@ -8,7 +8,7 @@ use super::error::{DiskError, ReadError};
 use super::footer::{Footer, SessionRange};
 use super::manifest::End;
 use super::names::SegmentName;
-use super::parts::{Part, load_part};
+use super::parts::{Heads, Part, load_part};
 use super::reader::held;
 use super::rot::RotCell;
 use super::scan::{Window, scan};
@@ -20,6 +20,9 @@ use super::{Lsn, Seq};
 use crate::identity::SessionId;
 use crate::vfs::Access;
 
+/// Rows of heads that one who looks for one session keeps.
+const FEW: usize = 1 << 14;
+
 /// What there is of one session, as of the moment when it was made.
 #[derive(Debug, Clone)]
 pub(crate) struct SessionLog {
@@ -28,6 +31,7 @@ pub(crate) struct SessionLog {
     pub(super) spans: Vec<Span>,
     /// What the active segment has of it; `None` if no segment is known to be the active one.
     active: Option<Option<Share>>,
+    heads: Heads,
     /// Files that are held open: a new owner may have replaced them since.
     pub(super) pinned: Vec<(SegmentName, OpenFile)>,
     pub(super) proven: Lsn,
@@ -45,7 +49,12 @@ pub(super) enum Held {
 
 impl SessionLog {
     /// Of a journal that is open for writing.
-    pub(super) fn live(directory: Directory, spans: &Spans, session: SessionId) -> SessionLog {
+    pub(super) fn live(
+        directory: Directory,
+        spans: &Spans,
+        heads: Heads,
+        session: SessionId,
+    ) -> SessionLog {
         let (spans, pinned, share) = spans.of_session(session);
         let proven = spans.last().map_or(Lsn::ZERO, |span| span.last);
         SessionLog {
@@ -53,6 +62,7 @@ impl SessionLog {
             session,
             spans,
             active: Some(share),
+            heads,
             pinned,
             proven,
             rot: RotCell::default(),
@@ -76,9 +86,15 @@ impl SessionLog {
             proven: spans.last().map_or(Lsn::ZERO, |span| span.last),
             spans,
             active: active.map(share),
+            heads: Heads::new(FEW),
             pinned: Vec::new(),
             rot: RotCell::default(),
         }
+    }
+
+    /// With heads of footers that are kept for others too.
+    pub(super) fn heads(self, heads: Heads) -> SessionLog {
+        SessionLog { heads, ..self }
     }
 
     /// With files that are held open.
@@ -107,6 +123,11 @@ impl SessionLog {
             Some(Ok((at, _))) => Err(self.damaged(at)),
             Some(Err(error)) => Err(error),
         }
+    }
+
+    /// Whether it certainly has no record.
+    pub(crate) fn is_absent(&self) -> bool {
+        self.back().next().is_none()
     }
 
     /// The newest state in a footer that is accepted; it speaks of the session up to this Seq. One that
@@ -193,7 +214,8 @@ impl SessionLog {
             offset: span.end,
             last: span.last,
         };
-        let known = load_part(&self.directory, &span.entry, end, span.base, self.session);
+        let segment = (&span.entry, end, span.base);
+        let known = load_part(&self.directory, &self.heads, segment, self.session);
         match known.map_err(ReadError::Disk)? {
             Some(Some(share)) => Ok(Held::Share(share)),
             Some(None) => Ok(Held::Nothing),

@@ -13,6 +13,7 @@ use super::frame::{self, HEADER, Header, LogId, Place};
 use super::group::{Batch, Blank, Group};
 use super::names::SegmentName;
 use super::park::Parked;
+use super::parts::Heads;
 use super::prepare::Preparer;
 use super::record::{Placed, PlacedRecords, Receipt};
 use super::recovery::Settled;
@@ -324,7 +325,7 @@ impl Writer {
         }
         let tail = match self.spans.tail(session) {
             Some(tail) => tail,
-            None => SessionLog::live(self.directory.clone(), &self.spans, session)
+            None => SessionLog::live(self.directory.clone(), &self.spans, Heads::new(0), session)
                 .tail()
                 .map_err(NotCommitted::TailUnreadable)?,
         };

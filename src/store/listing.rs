@@ -212,6 +212,10 @@ impl Store {
             Layout::Shared => self.shared_view(watch)?,
             Layout::PerSession => JournalView::open_watched(self.inner.vfs.clone(), &path, watch)?,
         };
+        // There, unlike in a directory of its own, a session that does not exist looks like an empty one.
+        if self.inner.layout == Layout::Shared && view.session(id).is_absent() {
+            return Err(OpenError::NotFound { path });
+        }
         let verified = self.verify_view(id, &view, watch);
         watch.end();
         watch.outcome(&path, verified)

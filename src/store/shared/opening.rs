@@ -7,7 +7,9 @@ use super::journal::{Claim, Opened};
 use super::session::{SharedSession, ViewedSession};
 use crate::event::SessionStarted;
 use crate::identity::{AgentName, Coordinates, SessionId};
-use crate::journal::{Carried, JournalView, Lsn, NewRecord, OpenError, ReadError, Seq, SessionLog};
+use crate::journal::{
+    Carried, JournalView, LOCK, Lsn, NewRecord, OpenError, ReadError, Seq, SessionLog,
+};
 use crate::store::carry::CarryRecord;
 use crate::store::committed::Committed;
 use crate::store::open::{OpenReport, Place, Prologue, assemble, closing};
@@ -52,7 +54,7 @@ impl Opened {
     ) -> Result<(Session, OpenReport), SessionError> {
         self.may_wait()?;
         let claim = self.book.claim(session).ok_or_else(|| OpenError::Locked {
-            path: place.path.to_owned(),
+            path: place.path.join(LOCK),
             holder: Some(place.vfs.holder()),
         })?;
         admitted()?;
