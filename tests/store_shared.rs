@@ -226,6 +226,10 @@ fn what_recovery_kept_is_given_to_each_session_once() {
     disk.kill();
     let store = store_with(&disk, shared());
     for (number, expected) in [(1, 1), (2, 1), (3, 0)] {
+        // An opening that fails gives nothing away.
+        disk.fail_from(|op| matches!(op, Op::Read { .. }), 0, FaultKind::Eio);
+        assert!(store.open_session(id(number), Mode::Write).is_err());
+        disk.clear_faults();
         let (session, report) = store.open_session(id(number), Mode::Write).unwrap();
         assert_eq!(report.recovered.len(), expected, "session {number}");
         let last = report.committed.get();

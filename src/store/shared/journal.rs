@@ -126,12 +126,19 @@ impl Opened {
 
     /// The records of a session above this Lsn, up to what recovery kept, are given to it as recovered:
     /// once in the life of this opening (design, section 3).
-    pub(super) fn serve_recovered(&self, session: SessionId) -> Lsn {
+    pub(super) fn recovered_above(&self, session: SessionId) -> Lsn {
         let report = &self.report;
-        let some = report.watermark < report.last;
-        match some && lock(&self.book.served).insert(session) {
-            true => report.watermark,
-            false => Lsn::new(u64::MAX),
+        let none = report.watermark == report.last;
+        match none || lock(&self.book.served).contains(&session) {
+            true => Lsn::new(u64::MAX),
+            false => report.watermark,
+        }
+    }
+
+    /// The session is open: what was recovered of it is given.
+    pub(super) fn served(&self, session: SessionId) {
+        if self.report.watermark < self.report.last {
+            lock(&self.book.served).insert(session);
         }
     }
 }

@@ -61,7 +61,7 @@ impl Opened {
         if self.journal.learn(session).map_err(unreadable)? == Seq::ZERO {
             return Err(SessionError::NotFound(session));
         }
-        let watermark = self.serve_recovered(session);
+        let watermark = self.recovered_above(session);
         let log = self.journal.session(session);
         let folded = place.folded(restore(&log, session, watermark, place.options))?;
         if let Some(error) = folded.unreadable {
@@ -95,6 +95,7 @@ impl Opened {
             unknown_effects: state.pending.effects.all().cloned().collect(),
         };
         let state = self.begin(prologue, session, state)?;
+        self.served(session);
         let session = self.assemble(place, session, claim, state, recovered);
         Ok((session, report))
     }
