@@ -24,6 +24,7 @@ mod directory;
 mod error;
 mod evidence;
 mod fault;
+mod fingerprint;
 mod follow;
 mod footer;
 mod frame;
@@ -71,6 +72,7 @@ pub use error::{
     AppendError, CloseError, Damage, DiskError, Fault, FaultCause, NotCommitted, OpenError,
     Operation, ReadError,
 };
+pub(crate) use fingerprint::{Fingerprint, Names};
 pub use follow::{FollowError, Follower, JournalFollower, Polling};
 pub use frame::FrameKind;
 pub use inspect::{InspectError, InspectedFrame, Part, inspect};

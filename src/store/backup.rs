@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::catalog::Catalog;
 use super::delete::session_names;
 use super::options::Layout;
 use super::purge::remove_tree;
@@ -185,7 +186,13 @@ impl Target<'_> {
         }
         // Behind the sessions: one that was deleted since it was copied is deleted here too.
         let tombstones = store.tombstones()?;
-        let copy = Store::with(self.vfs.clone(), self.to, StoreOptions::default(), false);
+        let copy = Store::with(
+            self.vfs.clone(),
+            self.to,
+            StoreOptions::default(),
+            false,
+            Catalog::off(),
+        );
         for name in &tombstones {
             copy.make_tombstone_of(name)?;
         }

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
 
+use super::catalog::Mark;
 use super::committed::{Committed, Outcome};
 use super::draft::Draft;
 use super::flight::{Encoded, InFlight, Request, Submitted, Taken};
@@ -56,6 +57,8 @@ pub(super) struct SessionCore {
     /// Held for moments only.
     state: Arc<Mutex<SessionState>>,
     claimed: Mutex<HashSet<LoopId>>,
+    /// By which the catalog learns of commits.
+    pub(super) mark: OnceLock<Mark>,
     /// What the floor above keeps for the life of the session: its hub.
     #[cfg(feature = "runtime")]
     pub(super) companion: super::companion::Companion,
@@ -129,6 +132,7 @@ impl SessionCore {
             }),
             state,
             claimed: Mutex::new(HashSet::new()),
+            mark: OnceLock::new(),
             #[cfg(feature = "runtime")]
             companion: super::companion::Companion::default(),
         }
@@ -353,9 +357,17 @@ impl SessionCore {
             request.refuse(Refusal::Journal(NotCommitted::Closed));
         }
         let closed = self.log.close();
+        self.touch();
         let _behind = Behind::locks();
         lock(&self.boundary).close();
         closed
+    }
+
+    /// The log has grown, or was closed.
+    pub(super) fn touch(&self) {
+        if let Some(mark) = self.mark.get() {
+            mark.touch();
+        }
     }
 
     /// Claims a loop for one handle; `None` if another has it.

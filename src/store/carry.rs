@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::boundary::lock;
 use super::metadata::Metadata;
 use super::state::SessionState;
+use super::tally::Tally;
 use super::{GateAnswer, PendingGate, UnknownEffect};
 use crate::event::{Gate, GateResolved};
 use crate::identity::{LoopId, StepId, ToolExecutionId, TurnId};
@@ -134,11 +135,24 @@ impl CarryRecord {
         }
     }
 
-    /// What the bytes of a footer say of the session, if they say anything. `None` inside: nothing
-    /// was changed up to there.
-    pub(super) fn metadata(bytes: &[u8]) -> Option<Option<Metadata>> {
+    /// What the bytes of a footer say of the session, if they say anything: what was changed up to
+    /// there, if anything was, and the counts.
+    pub(super) fn listed(bytes: &[u8]) -> Option<(Option<Metadata>, Tally)> {
         let carried: CarryRecord = serde_json::from_slice(bytes).ok()?;
-        (carried.version == VERSION).then_some(carried.metadata)
+        if carried.version != VERSION {
+            return None;
+        }
+        let open = carried.loops.iter().filter(|one| one.open_turn.is_some());
+        let tally = Tally {
+            steps: carried.steps,
+            turns: carried
+                .loops
+                .iter()
+                .fold(0, |turns, one| one.turns.saturating_add(turns)),
+            open: open.map(|one| one.id).collect(),
+            gates: carried.gates.iter().map(|waits| waits.gate.id).collect(),
+        };
+        Some((carried.metadata, tally))
     }
 
     /// Whether the bytes of a footer say the same. `None` if they do not say anything that this

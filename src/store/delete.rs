@@ -7,6 +7,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use super::listed::listed;
 use super::purge::{remove_tree, size_of};
 use super::tombstone;
 use super::{Listed, SESSIONS, SessionError, Store, StoreError, list};
@@ -163,6 +164,7 @@ impl Store {
             }
         }
         self.make_tombstone(id)?;
+        self.inner.catalog.remove(id);
         let sessions = self.inner.dir.join(SESSIONS);
         let failed = |operation, error| DiskError::new(operation, &sessions, &error);
         let handle = vfs.open_dir(&sessions);
@@ -185,7 +187,7 @@ impl Store {
     /// What the log of a session says, tombstone or not; `None` if there is no session.
     fn present(&self, id: SessionId) -> Result<Option<Listed>, OpenError> {
         match JournalView::open(self.inner.vfs.clone(), &self.session_dir(id)) {
-            Ok(view) => Ok(self.listed(id, &view)),
+            Ok(view) => Ok(listed(id, &view, &self.inner.options.limits)),
             Err(OpenError::NotFound { .. }) => Ok(None),
             Err(error) => Err(error),
         }

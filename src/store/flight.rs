@@ -266,6 +266,7 @@ impl SessionCore {
             })
             .collect();
         drop(state);
+        self.touch();
         self.meter.record(|| Measure::Commit {
             session: self.id,
             records: committed.len(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::boundary::SessionCore;
 use super::session::Session;
-use super::{Mode, Store};
+use super::{IndexHealth, Mode, Store};
 use crate::identity::SessionId;
 use crate::journal::{Fault, NotCommitted, ReadError};
 use crate::sync::Mutex;
@@ -28,6 +28,8 @@ pub struct StoreHealth {
     pub damaged: Vec<(SessionId, ReadError)>,
     /// How many batches wait for a group, in all.
     pub queued: usize,
+    /// How the index is that makes listings fast.
+    pub index: IndexHealth,
 }
 
 /// The sessions that are open for writing.
@@ -57,7 +59,10 @@ impl Store {
     /// How the sessions are that this store and its clones have open for writing. Never waits for the
     /// disk, so it can be asked while commits do not return.
     pub fn health(&self) -> StoreHealth {
-        let mut all = StoreHealth::default();
+        let mut all = StoreHealth {
+            index: self.inner.catalog.health(),
+            ..StoreHealth::default()
+        };
         for session in self.inner.open.list() {
             let (id, Some(health)) = (session.id(), session.health()) else {
                 continue;

@@ -82,7 +82,10 @@ impl Store {
         if let Some(place) = place {
             place.leave(self);
         }
-        imported.map(|()| importing.report)
+        imported.map(|()| {
+            self.inner.catalog.mark(importing.report.session);
+            importing.report
+        })
     }
 
     /// Removes what imports left that were killed.

@@ -7,6 +7,7 @@
 mod backup;
 mod boundary;
 mod carry;
+mod catalog;
 mod committed;
 #[cfg(feature = "runtime")]
 mod companion;
@@ -20,11 +21,13 @@ mod gates;
 mod health;
 mod import;
 mod io;
+mod listed;
 mod listing;
 mod log;
 mod metadata;
 mod open;
 mod options;
+mod pages;
 mod pending;
 mod purge;
 mod repair;
@@ -32,6 +35,7 @@ mod replay;
 mod root;
 mod session;
 mod state;
+mod tally;
 mod tombstone;
 mod turn;
 
@@ -42,6 +46,7 @@ use std::sync::Arc;
 
 pub use backup::{BackedUp, BackupError, BackupReport, LeftOut};
 pub use boundary::Observer;
+pub use catalog::{IndexHarm, IndexHealth, IndexOptions};
 pub use committed::{Committed, Outcome};
 pub use delete::{
     DeletionReceipt, Expired, PassedOver, Reason, RetentionPlan, RetentionPolicy, RetentionReport,
@@ -58,10 +63,12 @@ pub(crate) use gates::{head, text_of};
 pub use health::StoreHealth;
 pub use import::{ImportError, ImportId, ImportReport};
 pub use io::{IoThreadGone, Stalled, Ticket};
-pub use listing::{Listed, SessionEntry, SessionStatus, VerifyReport};
+pub use listed::{Listed, SessionStatus};
+pub use listing::{SessionEntry, VerifyReport};
 pub use metadata::{Metadata, SessionChange};
 pub use open::OpenReport;
 pub use options::{Layout, StoreOptions};
+pub use pages::{Cursor, CursorError, Filter, Listing, Page};
 pub use repair::RepairError;
 pub use replay::Replay;
 pub use session::{Mode, Session};
@@ -75,6 +82,7 @@ use crate::identity::SessionId;
 use crate::journal::{DiskError, JournalView, OpenError, Operation, Progress, Watch};
 use crate::vfs::sim::SimVfs;
 use crate::vfs::{RealVfs, Vfs};
+use catalog::Catalog;
 use health::OpenSessions;
 use io::IoThread;
 use open::Place;
@@ -133,6 +141,8 @@ struct Inner {
     open: OpenSessions,
     /// Whether it may finish by itself what others left half done.
     tidies: bool,
+    /// What makes listings fast.
+    catalog: Catalog,
 }
 
 impl Store {
@@ -149,7 +159,9 @@ impl Store {
     /// # Errors
     /// As for [`Store::open`].
     pub fn open_with(dir: impl AsRef<Path>, options: StoreOptions) -> Result<Store, StoreError> {
-        Store::on(Arc::new(RealVfs), dir, options)
+        let vfs: Arc<dyn Vfs> = Arc::new(RealVfs);
+        let catalog = Catalog::of(&vfs, dir.as_ref(), &options);
+        Store::begin(vfs, dir.as_ref(), options, catalog)
     }
 
     /// Opens a store that must exist; nothing is written. For tools that only look.
@@ -171,7 +183,7 @@ impl Store {
     ) -> Result<Store, StoreError> {
         let dir = dir.as_ref();
         match root::read(&vfs, dir)? {
-            Some(_) => Ok(Store::with(vfs, dir, options, false)),
+            Some(_) => Ok(Store::with(vfs, dir, options, false, Catalog::off())),
             None => Err(unfinished(&vfs, dir).unwrap_or(StoreError::NotFound {
                 path: dir.to_owned(),
             })),
@@ -188,7 +200,8 @@ impl Store {
         Store::on(Arc::new(disk), "/store", StoreOptions::default())
     }
 
-    /// Opens a store on a given file system.
+    /// Opens a store on a given file system. It has no index: that is for the file system of the machine
+    /// only.
     ///
     /// # Errors
     /// As for [`Store::open`].
@@ -197,7 +210,15 @@ impl Store {
         dir: impl AsRef<Path>,
         options: StoreOptions,
     ) -> Result<Store, StoreError> {
-        let dir = dir.as_ref();
+        Store::begin(vfs, dir.as_ref(), options, Catalog::off())
+    }
+
+    fn begin(
+        vfs: Arc<dyn Vfs>,
+        dir: &Path,
+        options: StoreOptions,
+        catalog: Catalog,
+    ) -> Result<Store, StoreError> {
         if root::read(&vfs, dir)?.is_none() {
             create_dir(&vfs, dir)?;
             if let Some(unfinished) = unfinished(&vfs, dir) {
@@ -215,12 +236,18 @@ impl Store {
             create_dir(&vfs, &dir.join(SESSIONS))?;
             root::write(&vfs, dir, options.layout)?;
         }
-        let store = Store::with(vfs, dir, options, true);
+        let store = Store::with(vfs, dir, options, true, catalog);
         store.finish_deletions();
         Ok(store)
     }
 
-    fn with(vfs: Arc<dyn Vfs>, dir: &Path, options: StoreOptions, tidies: bool) -> Store {
+    fn with(
+        vfs: Arc<dyn Vfs>,
+        dir: &Path,
+        options: StoreOptions,
+        tidies: bool,
+        catalog: Catalog,
+    ) -> Store {
         Store {
             inner: Arc::new(Inner {
                 vfs,
@@ -229,6 +256,7 @@ impl Store {
                 io: Arc::new(IoThread::default()),
                 open: OpenSessions::default(),
                 tidies,
+                catalog,
             }),
         }
     }
@@ -275,7 +303,7 @@ impl Store {
             Err(SessionError::Journal(
                 OpenError::AlreadyExists { .. } | OpenError::Locked { .. },
             )) => Err(SessionError::AlreadyExists(id)),
-            created => created.inspect(|session| self.inner.open.add(session)),
+            created => created.inspect(|session| self.took(session)),
         }
     }
 
@@ -328,7 +356,16 @@ impl Store {
             Err(SessionError::Journal(OpenError::NotFound { .. })) => {
                 Err(SessionError::NotFound(id))
             }
-            other => other.inspect(|(session, _)| self.inner.open.add(session)),
+            other => other.inspect(|(session, _)| self.took(session)),
+        }
+    }
+
+    /// A session was opened.
+    fn took(&self, session: &Session) {
+        self.inner.open.add(session);
+        if session.mode() == Mode::Write {
+            let mark = self.inner.catalog.mark(session.id());
+            let _ = session.core.mark.set(mark);
         }
     }
 

@@ -1,5 +1,6 @@
 //! The options of a store.
 
+use super::IndexOptions;
 use crate::event::{Factory, Limits};
 use crate::journal::{JournalOptions, Workers};
 use crate::metrics::{Meter, Metrics};
@@ -29,6 +30,9 @@ pub struct StoreOptions {
     pub factory: Factory,
     /// The threads behind its journals. Clones of the options share them.
     pub workers: Workers,
+    /// The index that makes listings fast ([`Store::list`](super::Store::list)); for stores on the file
+    /// system of the machine.
+    pub index: IndexOptions,
 }
 
 impl Default for StoreOptions {
@@ -40,6 +44,7 @@ impl Default for StoreOptions {
             keyed_horizon: 10_000,
             factory: Factory::default(),
             workers: Workers::default(),
+            index: IndexOptions::default(),
         }
     }
 }

@@ -1,0 +1,153 @@
+//! Whatever happens to a log, an entry that was true before is not believed behind it.
+
+use super::*;
+use crate::content::UserMessage;
+use crate::event::{ErrorKind, ErrorProjection};
+use crate::journal::JournalOptions;
+use crate::store::{LoopSpec, StepDraft};
+
+/// Every commit of a session's life: an entry that is made before one does not hold behind it, also
+/// across segments, parking, closing, opening, and other processes' handles.
+#[test]
+fn no_entry_holds_behind_a_commit() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = StoreOptions {
+        journal: JournalOptions {
+            first_capacity: 16 * 1024,
+            max_capacity: 16 * 1024,
+            ..JournalOptions::default()
+        },
+        ..StoreOptions::default()
+    };
+    let store = Store::on(Arc::new(RealVfs), dir.path(), options).unwrap();
+    let session = store.create_session(SessionSpec::new()).unwrap();
+    let mut life = Life {
+        path: store.session_dir(session.id()),
+        store,
+        id: session.id(),
+        entry: None,
+        made: 0,
+        held: 0,
+    };
+    for number in 0..50 {
+        life.step(|| drop(session.commit(said(&"x".repeat(400 + number))).unwrap()));
+    }
+    life.before();
+    let mut agent = session.create_loop(LoopSpec::new("agent")).unwrap();
+    life.after();
+    life.step(|| drop(session.change(SessionChange::title("title")).unwrap()));
+    for fails in [false, true] {
+        life.before();
+        let mut turn = agent.begin_turn(UserMessage::text("go")).unwrap();
+        life.after();
+        let step = StepDraft::new(crate::content::AssistantMessage::text("done"));
+        life.step(|| drop(turn.commit_step(step).unwrap()));
+        life.step(|| {
+            if fails {
+                let error = ErrorProjection::new(ErrorKind::Unknown, "no");
+                drop(turn.fail(error).unwrap());
+            } else {
+                drop(turn.finish().unwrap());
+            }
+        });
+    }
+    drop(agent);
+    session.park().unwrap();
+    life.step(|| drop(session.commit(said("after parking")).unwrap()));
+    session.close().unwrap();
+    drop(session);
+    let id = life.id;
+    for _ in 0..3 {
+        let store = life.store.clone();
+        life.step(|| retitle(&store, id, "again"));
+        let mut opened = None;
+        let store = life.store.clone();
+        life.step(|| opened = Some(open_for_writing(&store, id)));
+        let session = opened.unwrap();
+        life.step(|| drop(session.commit(said("said")).unwrap()));
+        // Dropped without a close.
+    }
+    // The test itself tests something: entries could be made at most moments, and held until then.
+    assert!(life.made > 50 && life.held == life.made, "{life:?}");
+}
+
+#[derive(Debug)]
+struct Life {
+    store: Store,
+    path: PathBuf,
+    id: SessionId,
+    entry: Option<Entry>,
+    made: usize,
+    held: usize,
+}
+
+impl Life {
+    fn step(&mut self, happens: impl FnOnce()) {
+        self.before();
+        happens();
+        self.after();
+    }
+
+    /// Makes an entry before something happens.
+    fn before(&mut self) {
+        let vfs: Arc<dyn Vfs> = Arc::new(RealVfs);
+        // Until the last commit is proven.
+        std::thread::sleep(Duration::from_millis(70));
+        let limits = self.store.inner.options.limits;
+        let bytes = read_entry(&vfs, &self.path, self.id, &limits);
+        self.entry = bytes.map(|bytes| Entry::decode(self.id, &bytes).unwrap());
+        if let Some(entry) = &self.entry {
+            self.made += 1;
+            let sessions = self.store.sessions().unwrap();
+            assert_eq!(sessions[0].state.as_ref(), Ok(&entry.listed));
+            self.held += usize::from(entry.fingerprint.holds(&vfs, &self.path));
+        }
+    }
+
+    /// Holds the entry against the log behind it.
+    fn after(&self) {
+        let vfs: Arc<dyn Vfs> = Arc::new(RealVfs);
+        let held = |entry: &Entry| entry.fingerprint.holds(&vfs, &self.path);
+        assert!(!self.entry.as_ref().is_some_and(held), "{self:?}");
+    }
+}
+
+/// While a log is written to at every moment of a reading, an entry is what was there at one moment.
+#[test]
+fn an_entry_made_while_commits_go_on_is_not_behind_its_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let session = store.create_session(SessionSpec::new()).unwrap();
+    let path = store.session_dir(session.id());
+    let vfs: Arc<dyn Vfs> = Arc::new(RealVfs);
+    let ends = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let writer = std::thread::spawn({
+        let (session, ends) = (session.clone(), ends.clone());
+        move || {
+            let mut written = 0_u64;
+            while !ends.load(std::sync::atomic::Ordering::Relaxed) {
+                session.commit(said("said")).unwrap();
+                written += 1;
+                if written.is_multiple_of(3) {
+                    std::thread::sleep(Duration::from_millis(80));
+                }
+            }
+        }
+    });
+    let limits = store.inner.options.limits;
+    let (mut made, began) = (0, Instant::now());
+    while began.elapsed() < Duration::from_secs(2) {
+        let Some(bytes) = read_entry(&vfs, &path, session.id(), &limits) else {
+            continue;
+        };
+        made += 1;
+        let entry = Entry::decode(session.id(), &bytes).unwrap();
+        let before = session.last_seq();
+        if entry.fingerprint.holds(&vfs, &path) {
+            assert!(entry.listed.last_seq >= before);
+        }
+    }
+    ends.store(true, std::sync::atomic::Ordering::Relaxed);
+    writer.join().unwrap();
+    assert!(made > 5);
+}
