@@ -5,11 +5,12 @@
 //! and begins a fresh file (W6, W9), so whatever an opening did changes the names. Within one opening
 //! the next frame stands behind the last one (W1), or in the successor once the seal is written (W7).
 //! So as long as the names are the same, the active segment has no seal, and behind its end there are
-//! zeros, no frame was added. What stands before the end is compared too, with the file's identity,
-//! length and time of change, which shows files that were put in the place of others.
+//! zeros, no frame was added. The manifest and what stands before the end are compared too, and of the
+//! files that hold the tail identity, length and time of change: that shows files that were put in the
+//! place of others, or written to by others.
 //!
-//! It does not show damage at rest to older records, whose time of change stays the same: reading
-//! finds that, and verifying.
+//! It does not show damage at rest, which changes no time, to records that were intact when they were
+//! read, nor any to segments before the last one that holds records: reading finds that, and verifying.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,12 +22,15 @@ use super::directory::{read_full, uninterrupted};
 use super::frame::crc;
 use super::names::{self, Name, SegmentName};
 use super::segment::{CLAIM_LEN, SEAL};
-use crate::vfs::{Access, FileId, Vfs};
+use crate::vfs::{Access, File, FileId, Vfs};
 
 /// Bytes before the end of the log that are compared.
 const BEFORE: usize = 64;
 /// Bytes behind it that must be zeros: the header of a frame is longer, and begins with its magic.
 const BEHIND: usize = 16;
+
+/// So much of the manifest is compared, in bytes: all of it in any journal below 800 segments.
+const MANIFEST: u64 = 64 * 1024;
 
 /// The names of a journal's files, before it is read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,14 +45,25 @@ pub(crate) struct Names {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Fingerprint {
     names: Names,
-    segment: String,
+    /// Checksum of the manifest.
+    manifest: u32,
+    active: State,
     end: u64,
+    /// Checksum of what stands before the end.
+    before: u32,
+    /// The last segment that holds records, if that is another: after a clean close.
+    tail: Option<State>,
+}
+
+/// A file as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct State {
+    name: String,
     device: u64,
     inode: u64,
     length: u64,
     /// Since the epoch, in nanoseconds, where the system knows it.
     modified: Option<u64>,
-    before: u32,
 }
 
 impl Names {
@@ -85,11 +100,14 @@ impl Names {
         }
         let (directory, spans) = view.parts();
         let active = spans.last()?;
+        let used = spans.iter().rev().find(|span| span.last > span.base);
+        let tail = used.filter(|used| used.entry.name != active.entry.name);
         let taken = look(
             directory.vfs(),
             directory.path(),
             &active.entry.name,
             active.end,
+            tail.map(|tail| tail.entry.name),
         )?;
         (taken.names == self).then_some(taken)
     }
@@ -98,44 +116,74 @@ impl Names {
 impl Fingerprint {
     /// Whether the log of the journal in this directory is still as it was.
     pub(crate) fn holds(&self, vfs: &Arc<dyn Vfs>, journal: &Path) -> bool {
-        let Name::Segment(segment) = names::parse(&self.segment) else {
+        let segment = |name: &str| match names::parse(name) {
+            Name::Segment(segment) => Some(segment),
+            _ => None,
+        };
+        let Some(active) = segment(&self.active.name) else {
             return false;
         };
-        look(vfs, journal, &segment, self.end).as_ref() == Some(self)
+        let tail = self.tail.as_ref().and_then(|tail| segment(&tail.name));
+        look(vfs, journal, &active, self.end, tail).as_ref() == Some(self)
     }
 }
 
-fn look(
-    vfs: &Arc<dyn Vfs>,
-    journal: &Path,
-    segment: &SegmentName,
-    end: u64,
-) -> Option<Fingerprint> {
-    let name = segment.to_string();
+fn open(vfs: &Arc<dyn Vfs>, journal: &Path, name: String) -> Option<(Arc<dyn File>, State)> {
     let path = journal.join(&name);
     let file = uninterrupted(|| vfs.open(&path, Access::Read)).ok()?;
     let FileId { device, inode } = uninterrupted(|| file.identity()).ok()?;
     let length = uninterrupted(|| file.len()).ok()?;
     let modified = uninterrupted(|| file.modified()).ok()?;
+    let state = State {
+        name,
+        device,
+        inode,
+        length,
+        modified,
+    };
+    Some((file, state))
+}
+
+fn look(
+    vfs: &Arc<dyn Vfs>,
+    journal: &Path,
+    active: &SegmentName,
+    end: u64,
+    tail: Option<SegmentName>,
+) -> Option<Fingerprint> {
+    let (file, active) = open(vfs, journal, active.to_string())?;
     let mut seal = [0; CLAIM_LEN];
-    read_full(&*file, &path, &mut seal, SEAL).ok()?;
+    read_full(&*file, journal, &mut seal, SEAL).ok()?;
     let mut around = [0; BEFORE + BEHIND];
-    read_full(&*file, &path, &mut around, end.checked_sub(BEFORE as u64)?).ok()?;
+    read_full(
+        &*file,
+        journal,
+        &mut around,
+        end.checked_sub(BEFORE as u64)?,
+    )
+    .ok()?;
     let (before, behind) = around.split_at_checked(BEFORE)?;
     let written = seal.iter().chain(behind).any(|byte| *byte != 0);
     if written {
         return None;
     }
+    let tail = match tail {
+        Some(tail) => Some(open(vfs, journal, tail.to_string())?.1),
+        None => None,
+    };
     // Last: a manifest that was published before this moment is seen.
     let names = Names::now(vfs, journal)?;
+    let path = journal.join(names::manifest(names.manifest));
+    let file = uninterrupted(|| vfs.open(&path, Access::Read)).ok()?;
+    let length = uninterrupted(|| file.len()).ok()?.min(MANIFEST);
+    let mut manifest = vec![0; usize::try_from(length).ok()?];
+    read_full(&*file, journal, &mut manifest, 0).ok()?;
     Some(Fingerprint {
         names,
-        segment: name,
+        manifest: crc(&manifest),
+        active,
         end,
-        device,
-        inode,
-        length,
-        modified,
         before: crc(before),
+        tail,
     })
 }

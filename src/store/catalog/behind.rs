@@ -280,13 +280,16 @@ impl Shared {
     /// The sessions that were not written to since the last look, or all.
     pub(super) fn due(&self, all: bool) -> Vec<SessionId> {
         let mut due = Vec::new();
-        lock(&self.state).dirty.retain(|id, flag| {
+        let mut state = lock(&self.state);
+        state.dirty.retain(|id, flag| {
             let busy = flag.swap(false, Ordering::AcqRel) && !all;
             if !busy {
                 due.push(*id);
             }
             busy
         });
+        // Behind as before, until they are taken in.
+        self.queued.fetch_add(due.len(), Ordering::AcqRel);
         due
     }
 

@@ -10,8 +10,11 @@ use super::{Entries, Index, IndexHarm, IndexHealth, Opened, Opener};
 
 /// Entries that are put at once.
 const BATCH: usize = 256;
-/// How often sessions that were written to are looked at.
-const ROUND: Duration = Duration::from_secs(1);
+/// How often sessions that were written to are looked at. One that was quiet for so long is proven to
+/// its end: its log has got its witness slot.
+const ROUND: Duration = Duration::from_secs(2);
+/// For how long closing takes in what it has yet to.
+const LAST: Duration = Duration::from_secs(1);
 
 /// Runs something of the index: a panic is a harm like any other.
 fn contained<T>(run: impl FnOnce() -> Result<T, IndexHarm>) -> Result<T, IndexHarm> {
@@ -106,7 +109,7 @@ fn catch_up(
     last: bool,
 ) -> Result<(), IndexHarm> {
     // Closing is not held up for long: what is not taken in is read by the next listing.
-    let until = Instant::now() + ROUND;
+    let until = Instant::now() + LAST;
     for some in shared.due(last).chunks(BATCH) {
         if last && Instant::now() > until {
             break;
@@ -116,6 +119,7 @@ fn catch_up(
         if !entries.is_empty() {
             index.put(&entries)?;
         }
+        shared.queued.fetch_sub(some.len(), Ordering::AcqRel);
         shared.done.fetch_add(1, Ordering::AcqRel);
     }
     Ok(())
