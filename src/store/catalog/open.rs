@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::sled::SledIndex;
+use super::thread::BATCH;
 use super::{Entries, Index, IndexHarm, Opened};
 use crate::identity::SessionId;
 use crate::journal::{DiskError, Operation};
@@ -56,28 +57,32 @@ pub(super) fn open(vfs: &Arc<dyn Vfs>, store: &Path) -> Result<Option<Opened>, I
     // From here on the files change: the digest is gone before, for good.
     place.forget_digest()?;
     if believed && let Ok(files) = place.files() {
-        return Ok(Some(Opened {
-            index: Box::new(Sled { files, place, held }),
-            fresh: false,
-        }));
+        return Ok(Some(Sled::opened(files, place, held, false)));
     }
     place.move_away()?;
-    Ok(Some(Opened {
-        index: Box::new(Sled {
-            files: place.files()?,
-            place,
-            held,
-        }),
-        fresh: true,
-    }))
+    Ok(Some(Sled::opened(place.files()?, place, held, true)))
 }
 
 /// sled with its place in the store.
 struct Sled {
     files: SledIndex,
     place: Place,
+    /// Whether something was removed. sled leaves its bytes in its files.
+    removed: bool,
     #[allow(dead_code, reason = "held until the files are closed")]
     held: Box<dyn Lock>,
+}
+
+impl Sled {
+    fn opened(files: SledIndex, place: Place, held: Box<dyn Lock>, fresh: bool) -> Opened {
+        let index = Box::new(Sled {
+            files,
+            place,
+            removed: false,
+            held,
+        });
+        Opened { index, fresh }
+    }
 }
 
 impl Index for Sled {
@@ -90,10 +95,21 @@ impl Index for Sled {
     }
 
     fn remove(&mut self, ids: &[SessionId]) -> Result<(), IndexHarm> {
+        self.removed = true;
         self.files.remove(ids)
     }
 
-    fn close(self: Box<Self>) -> Result<(), IndexHarm> {
+    fn close(mut self: Box<Self>) -> Result<(), IndexHarm> {
+        if self.removed {
+            // What was said of sessions that were deleted goes with the files.
+            let entries = self.files.scan()?;
+            self.files.finish()?;
+            self.place.move_away()?;
+            self.files = self.place.files()?;
+            for batch in entries.chunks(BATCH) {
+                self.files.put(batch)?;
+            }
+        }
         self.files.finish()?;
         self.place.vouch()
     }
@@ -153,7 +169,7 @@ impl Place {
                 renamed.map_err(|error| DiskError::new(Operation::Rename, &files, &error))?;
             }
         }
-        tracing::info!(path = %files.display(), "the index was not closed cleanly or is damaged: it is made anew");
+        tracing::debug!(path = %files.display(), "the files of the index are made anew");
         self.sweep();
         Ok(())
     }

@@ -9,7 +9,7 @@ use super::behind::{Job, Read, Shared, lock};
 use super::{Entries, Index, IndexHarm, IndexHealth, Opened, Opener};
 
 /// Entries that are put at once.
-const BATCH: usize = 256;
+pub(super) const BATCH: usize = 256;
 /// How often sessions that were written to are looked at. One that was quiet for so long is proven to
 /// its end: its log has got its witness slot.
 const ROUND: Duration = Duration::from_secs(2);

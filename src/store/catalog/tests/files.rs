@@ -211,3 +211,31 @@ fn nothing_is_begun_without_a_listing_nor_where_it_may_not() {
     settle(&store);
     assert!(store.inner.catalog.known().entries.contains_key(&id));
 }
+
+/// The files keep nothing of a session that was deleted, once they are closed.
+#[test]
+fn nothing_of_a_deleted_session_stays_in_the_files() {
+    let dir = indexed(3);
+    let index = dir.path().join("index");
+    let told = |word: &str| {
+        let tells = |path: &PathBuf| {
+            let bytes = fs::read(path).unwrap();
+            bytes.windows(word.len()).any(|at| at == word.as_bytes())
+        };
+        files_of(&index).iter().any(tells)
+    };
+    let store = Store::open(dir.path()).unwrap();
+    let session = store.create_session(SessionSpec::new().title("unheard-of"));
+    let session = session.unwrap();
+    session.close().unwrap();
+    agrees(&store);
+    settle(&store);
+    drop(store);
+    assert!(told("unheard-of"));
+    let store = Store::open(dir.path()).unwrap();
+    store.delete_session(session.id()).unwrap();
+    drop(store);
+    assert!(!told("unheard-of"));
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(reads(&store), 0);
+}

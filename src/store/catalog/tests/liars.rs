@@ -34,7 +34,7 @@ impl Fake {
     fn at(does: Does, at: At) -> Result<(), IndexHarm> {
         match does {
             Does::Panics(here) if here == at => panic!("the index panics at {at:?}"),
-            Does::Hangs(here) if here == at => std::thread::sleep(Duration::from_secs(3)),
+            Does::Hangs(here) if here == at => std::thread::sleep(Duration::from_secs(60)),
             Does::Fails(here) if here == at => {
                 return Err(IndexHarm::Engine {
                     message: "no".into(),
@@ -75,7 +75,7 @@ impl Index for Fake {
 
 fn store(dir: &Path, shelf: &Shelf, does: Does) -> Store {
     let vfs: Arc<dyn Vfs> = Arc::new(RealVfs);
-    let index = IndexOptions::default().patience(Duration::from_millis(300));
+    let index = IndexOptions::default().patience(Duration::from_millis(1500));
     let options = StoreOptions {
         index,
         ..StoreOptions::default()
@@ -120,7 +120,7 @@ fn an_index_that_panics_fails_or_hangs_changes_nothing_but_speed() {
         agrees(&store);
         let (open, health) = (session.last_seq(), store.health().index);
         assert!(
-            open.get() > 2 && began.elapsed() < Duration::from_secs(3),
+            open.get() > 2 && began.elapsed() < Duration::from_secs(15),
             "{does:?}"
         );
         match does {
@@ -145,7 +145,7 @@ fn an_index_that_panics_fails_or_hangs_changes_nothing_but_speed() {
         // Closing waits for the index no longer than a listing does.
         let began = Instant::now();
         drop((session, store));
-        assert!(began.elapsed() < Duration::from_secs(2), "{does:?}");
+        assert!(began.elapsed() < Duration::from_secs(10), "{does:?}");
     }
 }
 
