@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         report.committed,
         report.open_turns.len()
     );
-    for item in session.history() {
+    for item in session.history()? {
         println!(
             "{:>3} {}: {}",
             item.seq,

@@ -22,7 +22,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let answer = StepDraft::new(AssistantMessage::text("Two files."));
     turn.commit_last_step_async(answer).await?; // StepDone and TurnDone, one sync
 
-    for message in main.history() {
+    for message in session.submit_context(main.id()).await?? {
         println!("{}: {}", message.role(), message.to_text());
     }
     drop(main);

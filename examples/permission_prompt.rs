@@ -7,8 +7,9 @@ use std::io::{BufRead, Write};
 use stepwell::event::Effect;
 use stepwell::identity::SessionId;
 use stepwell::runtime::{
-    APPROVE, APPROVE_ALWAYS, AgentSpec, Decision, Effects, Filter, FnTool, From, ModelEvent,
-    ModelRequest, ModelStream, Policy, Question, Resolution, ToolCall, ToolCallContext, ToolSpec,
+    APPROVE, APPROVE_ALWAYS, AgentSpec, Decision, Effects, Filter, FnTool, ModelEvent,
+    ModelRequest, ModelStream, Policy, Question, Resolution, StartAt, ToolCall, ToolCallContext,
+    ToolSpec,
 };
 use stepwell::store::{Answer, LoopSpec, Mode, PendingGate, Session, SessionSpec, Store};
 
@@ -137,7 +138,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let agent = session.spawn_loop(main, agent)?;
 
     // The terminal has a thread of its own: the runtime must not wait for a person.
-    let mut events = agent.subscribe(From::now(), Filter::committed());
+    let mut events = agent.subscribe(StartAt::now(), Filter::committed());
     let asked = session.clone();
     let handle = tokio::runtime::Handle::current();
     let terminal = std::thread::spawn(move || {
@@ -151,7 +152,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let outcome = agent.run_turn("clean up").await?;
     println!("{}", outcome.text().unwrap_or_default());
-    agent.shutdown().await;
+    agent.shutdown().await?;
     session.close()?;
     let _ = terminal.join();
     Ok(())

@@ -38,7 +38,7 @@ fn main() -> Result<(), Failure> {
     for open in &report.open_turns {
         println!("turn {} was open and is closed as interrupted", open.index);
     }
-    for item in session.history() {
+    for item in session.history()? {
         println!(
             "{:>3} {}: {}",
             item.seq,
@@ -51,7 +51,7 @@ fn main() -> Result<(), Failure> {
     let mut main = session.loop_by_name("main")?.ok_or("the loop is gone")?;
     let turn = main.begin_turn(UserMessage::text("once more: three and three?"))?;
     turn.commit_last_step(StepDraft::new(AssistantMessage::text("Six.")))?;
-    println!("{} messages now", session.history().len());
+    println!("{} messages now", session.history()?.len());
     drop(main);
     session.close()?;
     std::fs::remove_dir_all(&dir)?;

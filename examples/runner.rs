@@ -1,7 +1,7 @@
 //! A host that uses the runner: a scripted model, a real tool, one turn.
 
 use stepwell::runtime::{
-    AgentSpec, Filter, FnTool, From, ModelEvent, ModelRequest, ModelStream, ToolCallContext,
+    AgentSpec, Filter, FnTool, ModelEvent, ModelRequest, ModelStream, StartAt, ToolCallContext,
     ToolSpec,
 };
 use stepwell::store::{LoopSpec, SessionSpec, Store};
@@ -46,11 +46,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let spec = AgentSpec::new(scripted).tool(FnTool::new(spec, list_files));
     let agent = session.spawn_loop(main, spec)?;
 
-    let mut events = agent.subscribe(From::seq(1), Filter::all());
+    let mut events = agent.subscribe(StartAt::seq(1), Filter::all());
     let outcome = agent.run_turn("list the files").await?;
     println!("{}\n", outcome.text().unwrap_or_default());
 
-    agent.shutdown().await;
+    agent.shutdown().await?;
     session.close()?;
     while let Some(event) = events.recv().await {
         let event = event?;

@@ -2,7 +2,7 @@
 //! one subscription sees both in one order.
 
 use stepwell::runtime::{
-    AgentSpec, Delivery, Filter, From, LoopHandle, ModelEvent, ModelRequest, ModelStream,
+    AgentSpec, Delivery, Filter, LoopHandle, ModelEvent, ModelRequest, ModelStream, StartAt,
 };
 use stepwell::store::{LoopSpec, Session, SessionSpec, Store};
 
@@ -29,7 +29,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let session = store.create_session(SessionSpec::new().title("a draft"))?;
     let writer = spawn(&session, "writer", "Here is the text.").await?;
     let reviewer = spawn(&session, "reviewer", "It needs a title.").await?;
-    let mut events = session.subscribe(From::now(), Filter::committed());
+    let mut events = session.subscribe(StartAt::now(), Filter::committed());
 
     // Neither waits for the other; what they commit at the same time shares a sync.
     let (first, second) = tokio::join!(writer.run_turn("write"), reviewer.run_turn("review"));
@@ -37,7 +37,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("reviewer: {}", second?.text().unwrap_or_default());
 
     let (writer, reviewer) = (writer.shutdown(), reviewer.shutdown());
-    tokio::join!(writer, reviewer);
+    tokio::try_join!(writer, reviewer)?;
     session.close()?;
     while let Some(Delivery::Committed(event)) = events.recv().await.transpose()? {
         let header = &event.event().header;

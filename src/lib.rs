@@ -17,6 +17,7 @@
 //! The promises P1 to P14 and the writer's rules W1 to W12 that the documentation cites are listed in
 //! `docs/guarantees.md`; the bytes on disk in `docs/format.md`.
 
+mod contain;
 pub mod content;
 pub mod event;
 pub mod identity;
@@ -31,6 +32,10 @@ mod wake;
 
 pub use store::{Session, Store};
 
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "runtime"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+#[cfg(all(doctest, feature = "runtime"))]
+#[doc = include_str!("../docs/runtime.md")]
+struct RuntimeManual;

@@ -4,16 +4,19 @@
 //! forwards in a few lines, and all others do not build it, nor pay for its global recorder and its
 //! lookups by name on the commit path.
 
+use std::cell::Cell;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::contain::{Held, contained};
 use crate::identity::{LoopId, SessionId};
 
 /// Collects what is measured. Called where it happens, also by the thread that commits while others
-/// wait for it, so it must be quick, must not block and must not use the store. A panic is logged
-/// and changes nothing.
+/// wait for it, so it must be quick and must not block. What would commit to a store, or close a
+/// session, is refused while it is told
+/// ([`Refusal::Reentrant`](crate::store::Refusal::Reentrant)); appending to a journal of its own that
+/// measures to it is not, and waits for itself. A panic is logged and changes nothing.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};
@@ -89,25 +92,28 @@ pub enum Measure {
 /// Where measurements go; nowhere by default, and then nothing is measured. Clones go to the same
 /// place.
 #[derive(Clone, Default)]
-pub struct Meter(Option<Arc<dyn Metrics>>);
+pub struct Meter(Option<Held<Arc<dyn Metrics>>>);
 
 impl Meter {
     /// To a collector.
     pub fn new(metrics: impl Metrics + 'static) -> Meter {
-        Meter(Some(Arc::new(metrics)))
+        Meter(Some(Held::new(Arc::new(metrics))))
     }
 
     pub(crate) fn is_on(&self) -> bool {
         self.0.is_some()
     }
 
+    fn metrics(&self) -> Option<&Arc<dyn Metrics>> {
+        self.0.as_ref().and_then(Held::get)
+    }
+
     pub(crate) fn record(&self, measure: impl FnOnce() -> Measure) {
-        if let Some(metrics) = &self.0 {
-            let recorded = catch_unwind(AssertUnwindSafe(|| metrics.record(&measure())));
-            if let Err(payload) = recorded {
+        if let Some(metrics) = self.metrics() {
+            let measure = measure();
+            let _recording = Recording::begin();
+            if contained(|| metrics.record(&measure)).is_err() {
                 tracing::error!("the metrics of a host panicked");
-                // Dropping it could panic again, in the middle of a commit.
-                std::mem::forget(payload);
             }
         }
     }
@@ -122,7 +128,7 @@ impl fmt::Debug for Meter {
 /// Whether they go to the same place.
 impl PartialEq for Meter {
     fn eq(&self, other: &Meter) -> bool {
-        match (&self.0, &other.0) {
+        match (self.metrics(), other.metrics()) {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
             (None, None) => true,
             _ => false,
@@ -131,3 +137,29 @@ impl PartialEq for Meter {
 }
 
 impl Eq for Meter {}
+
+crate::sync::thread_local! {
+    /// How many collectors this thread is telling something.
+    static RECORDING: Cell<usize> = const { Cell::new(0) };
+}
+
+/// While a collector is told: it may be asked for under any lock, so it must not use the store.
+struct Recording(());
+
+impl Recording {
+    fn begin() -> Recording {
+        let _ = RECORDING.try_with(|count| count.set(count.get() + 1));
+        Recording(())
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        let _ = RECORDING.try_with(|count| count.set(count.get().saturating_sub(1)));
+    }
+}
+
+/// Whether this thread is telling a collector something.
+pub(crate) fn is_recording() -> bool {
+    RECORDING.try_with(Cell::get).unwrap_or(0) > 0
+}

@@ -5,7 +5,8 @@
 //! own, and the old ones are never written again. `tests/golden/v1-gates` has the kinds that came
 //! later: gates, their answers, intents (`STEPWELL_WRITE_GOLDEN_GATES=DIR`); `tests/golden/v1-metadata`
 //! has changes of a session's title, labels and data, in a carry record too, and a tombstone
-//! (`STEPWELL_WRITE_GOLDEN_METADATA=DIR`).
+//! (`STEPWELL_WRITE_GOLDEN_METADATA=DIR`). `tests/golden/v1-carry` has carry records of version 2
+//! (`STEPWELL_WRITE_GOLDEN_CARRY=DIR`); those of the others are of version 1, which an opening reads past.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -18,8 +19,8 @@ use std::path::{Path, PathBuf};
 
 use stepwell::content::{AssistantMessage, RawJson, ToolResultMessage, UserMessage};
 use stepwell::event::{
-    Control, Gate, GateOpened, Key, Kind, PermissionRequested, Prompt, Resolver, ToolIntent,
-    ToolIntentSettled,
+    ContextCompacted, Control, Gate, GateOpened, Key, Kind, PermissionRequested, Prompt, Resolver,
+    Rewound, ToolIntent, ToolIntentSettled,
 };
 use stepwell::identity::{SessionId, StepId, ToolExecutionId};
 use stepwell::journal::{FrameKind, JournalOptions, Lsn, Seq};
@@ -88,7 +89,7 @@ fn check(session: &Session) {
     expected.extend([Kind::StepDone; 12]);
     expected.push(Kind::TurnDone);
     assert_eq!(kinds[..expected.len()], expected);
-    let history = session.history();
+    let history = session.history().unwrap();
     assert_eq!(history.len(), 1 + 2 + 1 + 12);
     let input = history[1]
         .message
@@ -339,4 +340,121 @@ fn metadata_and_tombstones_of_the_first_format_version_are_read_and_go_on() {
     assert_eq!(session.title(), None);
     let refused = store.create_session(SessionSpec::new().id(golden_id(9)));
     assert!(matches!(refused, Err(SessionError::Deleted(_))));
+}
+
+/// A session whose state is in its carry records: two loops of which one was compacted and rewound, a
+/// gate that was answered and one that waits, keys, labels; then a kill.
+fn write_carry(dir: &Path) {
+    let store = Store::open_with(dir, options()).unwrap();
+    let spec = SessionSpec::new().id(id()).title("golden carry");
+    let session = store.create_session(spec).unwrap();
+    let label = SessionChange::new().label("team", "core");
+    session.change(label).unwrap();
+    let mut main = session.create_loop(LoopSpec::new("main")).unwrap();
+    let loop_id = main.id();
+    let said = |text: &str| StepDraft::new(AssistantMessage::text(text));
+    let mut turn = main.begin_turn(UserMessage::text("first")).unwrap();
+    let keyed = said("once").key(Key::new("golden-key").unwrap());
+    turn.commit_step(keyed).unwrap();
+    let to = turn.commit_step(said("kept")).unwrap().seq().get();
+    turn.finish().unwrap();
+    let compacted = ContextCompacted {
+        summary: UserMessage::text("the summary"),
+        keep_from: to,
+        reason: String::new(),
+    };
+    session
+        .commit(vec![Draft::new(compacted).in_loop(loop_id)])
+        .unwrap();
+    let stays = session.last_seq().get();
+    let turn = main.begin_turn(UserMessage::text("gone")).unwrap();
+    turn.commit_last_step(said("gone too")).unwrap();
+    let rewound = Rewound {
+        to: stays,
+        reason: String::new(),
+    };
+    session
+        .commit(vec![Draft::new(rewound).in_loop(loop_id)])
+        .unwrap();
+    let turn = main.begin_turn(UserMessage::text("asking")).unwrap();
+    let in_turn = turn.id();
+    drop(turn);
+    for number in 1..=2 {
+        let gate = Gate {
+            id: golden_id(number),
+            kind: PERMISSION.into(),
+            resolver: Resolver::for_loop(),
+            prompt: Some(Prompt {
+                body: "may I?".into(),
+                controls: vec![Control {
+                    action: "Approve".into(),
+                    label: "Approve".into(),
+                }],
+                ..Prompt::default()
+            }),
+            restorable: true,
+            ..Gate::default()
+        };
+        let opened = Draft::new(GateOpened { gate }).in_loop(loop_id);
+        let opened = opened.in_turn(in_turn).in_step(golden_id(number));
+        session.commit(vec![opened]).unwrap();
+    }
+    session
+        .answer_gate(golden_id(1), Answer::choose("Approve"))
+        .unwrap();
+    let mut other = session.create_loop(LoopSpec::new("other")).unwrap();
+    let mut turn = other.begin_turn(UserMessage::text("second")).unwrap();
+    for number in 0..12 {
+        turn.commit_step(said(&format!("step {number} {}", "x".repeat(400))))
+            .unwrap();
+    }
+    turn.finish().unwrap();
+    drop((main, other, session));
+}
+
+#[test]
+fn carry_records_of_the_second_version_are_started_from() {
+    if let Some(dir) = std::env::var_os("STEPWELL_WRITE_GOLDEN_CARRY") {
+        write_carry(Path::new(&dir));
+    }
+    let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1-carry");
+    let store = Store::open_existing(&golden).unwrap();
+    assert!(store.verify(id()).unwrap().is_intact());
+    let carries = store.journal_view(id()).unwrap().carries().unwrap();
+    let last: serde_json::Value = serde_json::from_slice(&carries.last().unwrap().1).unwrap();
+    assert_eq!(last["version"], 2);
+    let copied = tempfile::tempdir().unwrap();
+    copy(&golden, copied.path());
+    // What it says is believed without a look at what lies before: that is damaged here.
+    let first = store.journal_view(id()).unwrap();
+    let first = first.read(Lsn::ZERO).nth(3).unwrap().unwrap().position;
+    let store = Store::open_with(copied.path(), options()).unwrap();
+    let path = store.session_dir(id()).join(first.segment.to_string());
+    let mut bytes = std::fs::read(&path).unwrap();
+    let whole = bytes.clone();
+    bytes[first.offset as usize + 100] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let (session, report) = store.open_session(id(), Mode::Write).unwrap();
+    assert!(session.history().is_err());
+    std::fs::write(&path, whole).unwrap();
+    assert_eq!(session.title().as_deref(), Some("golden carry"));
+    assert_eq!(session.metadata().labels["team"], "core");
+    assert_eq!(report.open_turns.len(), 1);
+    assert_eq!(report.open_turns[0].index, 3);
+    assert_eq!(report.pending_gates.len(), 1);
+    assert_eq!(session.gate_answers().len(), 1);
+    let late = session.answer_gate(golden_id(1), Answer::choose("Approve"));
+    assert!(matches!(late, Err(AnswerError::AlreadyAnswered { .. })));
+    let mut main = session.loop_by_name("main").unwrap().unwrap();
+    let context = main.context().unwrap();
+    let texts: Vec<String> = context.iter().map(|message| message.to_text()).collect();
+    assert_eq!(texts, ["the summary", "kept", "asking"]);
+    let history = main.history().unwrap();
+    let texts: Vec<String> = history.iter().map(|message| message.to_text()).collect();
+    assert_eq!(texts, ["first", "once", "kept", "asking"]);
+    let mut turn = main.begin_turn(UserMessage::text("again")).unwrap();
+    let once = StepDraft::new(AssistantMessage::text("once"));
+    let repeated = turn.commit_step(once.key(Key::new("golden-key").unwrap()));
+    assert!(repeated.unwrap().is_duplicate());
+    assert_eq!(session.steps(), 2 + 1 + 12);
 }

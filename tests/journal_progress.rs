@@ -217,7 +217,7 @@ fn a_store_tells_recovery_and_replay() {
         let last = *reports.lock().unwrap().last().unwrap();
         assert_eq!((last.phase, last.done), (Phase::Replay, last.total));
         let before = reports.lock().unwrap().len();
-        assert_eq!(opened.history().len(), 41);
+        assert_eq!(opened.history().unwrap().len(), 41);
         assert!(opened.replay(stepwell::journal::Seq::new(1)).count() > 41);
         assert_eq!(reports.lock().unwrap().len(), before);
     }
@@ -247,7 +247,7 @@ fn a_store_ends_in_both_phases() {
         assert_eq!(ended.unwrap_err(), aborted);
         let (opened, report) = store.open_session(session(), Mode::Write).unwrap();
         assert!(report.is_clean());
-        assert_eq!(opened.history().len(), 41);
+        assert_eq!(opened.history().unwrap().len(), 41);
     }
     drop(disk);
 }

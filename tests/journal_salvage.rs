@@ -95,9 +95,7 @@ fn without_a_manifest_nothing_comes_up_that_was_given_up() {
         let whole = entries(&view(&new));
         drop((stale, journal));
         new.power_loss(PowerLoss::DropAll);
-        let files = new.files().into_iter().map(|(path, _)| path);
-        let manifest = files.filter(|path| path.to_string_lossy().contains("MANIFEST"));
-        new.flip_byte(manifest.max().unwrap(), 100).unwrap();
+        new.flip_byte(newest_manifest(&new), 100).unwrap();
         let seen = view(&new);
         assert!(seen.damage().is_some());
         assert_eq!(
@@ -149,9 +147,7 @@ fn a_file_counts_whose_fence_was_copied_to_a_later_one() {
     let whole = entries(&view(&new));
     drop((stale, journal));
     new.kill();
-    let files = new.files().into_iter().map(|(path, _)| path);
-    let manifest = files.filter(|path| path.to_string_lossy().contains("MANIFEST"));
-    new.flip_byte(manifest.max().unwrap(), 100).unwrap();
+    new.flip_byte(newest_manifest(&new), 100).unwrap();
     let seen = view(&new);
     assert!(seen.damage().is_some());
     let found = entries(&seen);
@@ -205,15 +201,70 @@ fn an_overtaken_writer_ends_at_the_fence_that_was_copied_by_one_who_never_served
     let whole = entries(&view(&new));
     let names = whole.iter().map(|entry| entry.position.segment);
     assert!(names.clone().any(|name| name.generation == 1));
-    let files = new.files().into_iter().map(|(path, _)| path);
-    let manifest = files.filter(|path| path.to_string_lossy().contains("MANIFEST"));
-    new.flip_byte(manifest.max().unwrap(), 100).unwrap();
+    new.flip_byte(newest_manifest(&new), 100).unwrap();
     let seen = view(&new);
     assert!(seen.damage().is_some());
     let found: Vec<Entry> = seen.read(Lsn::ZERO).map(|entry| entry.unwrap()).collect();
-    let lsns = |entries: &[Entry]| -> Vec<Lsn> { entries.iter().map(|entry| entry.lsn).collect() };
     assert_eq!(lsns(&found), lsns(&whole));
     assert_eq!(records(found.into_iter().map(Ok)), books.acknowledged);
+}
+
+/// Simulation, seed 2170987: the newest manifest is lost, and the one before it is there again. What it
+/// lists was replaced by then, and the file in its place was not read.
+#[test]
+fn the_file_in_the_place_of_a_listed_one_is_read_when_the_manifest_between_is_lost() {
+    let options = JournalOptions {
+        supersede_limit: 1 << 20,
+        ..small()
+    };
+    let disk = disk();
+    let journal = create(&disk, &options).unwrap();
+    let mut books = Books::default();
+    assert!(books.append(&journal, 2, 100));
+    drop(journal);
+    disk.kill();
+    // The manifest that an opening publishes first, to end the right of those before it.
+    let number =
+        |path: &std::path::Path| path.to_string_lossy().rsplit('-').next().map(str::to_owned);
+    let before = newest_manifest(&disk);
+    let first = (1..)
+        .map(|calls| {
+            let cut = disk.snapshot();
+            cut.crash_after(calls);
+            drop(open(&cut, &options));
+            cut.kill();
+            cut
+        })
+        .find(|cut| number(&newest_manifest(cut)) > number(&before))
+        .unwrap();
+    let path = newest_manifest(&first);
+    let bytes = first.read_file(&path).unwrap();
+    // Its fence, which would tell, is not there yet.
+    drop(open(&disk, &options).unwrap());
+    let whole = entries(&view(&disk));
+    disk.kill();
+    let newest = newest_manifest(&disk);
+    assert!(number(&newest) > number(&path));
+    disk.remove_file(&newest).unwrap();
+    let file = disk.create(&path).unwrap();
+    assert_eq!(file.write_at(&bytes, 0).unwrap(), bytes.len());
+    let seen = view(&disk);
+    assert!(seen.damage().is_some());
+    assert_eq!(lsns(&entries(&seen)), lsns(&whole));
+    assert_eq!(
+        records(entries(&seen).into_iter().map(Ok)),
+        books.acknowledged
+    );
+}
+
+fn newest_manifest(disk: &SimVfs) -> std::path::PathBuf {
+    let files = disk.files().into_iter().map(|(path, _)| path);
+    let manifests = files.filter(|path| path.to_string_lossy().contains("MANIFEST"));
+    manifests.max().unwrap()
+}
+
+fn lsns(entries: &[Entry]) -> Vec<Lsn> {
+    entries.iter().map(|entry| entry.lsn).collect()
 }
 
 /// Simulation, seed 3449: a view was opened between a roll and the first record behind it; the next

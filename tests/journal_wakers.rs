@@ -23,7 +23,7 @@ use std::time::Duration;
 use stepwell::journal::{
     AppendTicket, Journal, JournalOptions, Lsn, NoCarry, OwnedRecord, Owner, Workers,
 };
-use stepwell::vfs::sim::{Op, SimVfs};
+use stepwell::vfs::sim::{FaultKind, Op, PowerLoss, SimVfs};
 use support::*;
 
 struct Does(Box<dyn Fn() + Send + Sync>, AtomicU64);
@@ -40,8 +40,12 @@ fn does(work: impl Fn() + Send + Sync + 'static) -> Arc<Does> {
 }
 
 fn journal(disk: &SimVfs, workers: Workers) -> Journal {
+    journal_with(disk, workers, JournalOptions::default())
+}
+
+fn journal_with(disk: &SimVfs, workers: Workers, options: JournalOptions) -> Journal {
     let owner = Owner::Session(session());
-    let opening = Journal::create(vfs(disk), &dir(), owner, JournalOptions::default()).unwrap();
+    let opening = Journal::create(vfs(disk), &dir(), owner, options).unwrap();
     let opening = opening.workers(workers);
     opening.begin(&[], Arc::new(NoCarry)).unwrap().0
 }
@@ -160,5 +164,84 @@ fn a_waker_may_call_back() {
         assert_eq!(*log.lock().unwrap(), [1, 3, 3, 5]);
         assert_eq!(journal.fault(), None);
         drop(hands);
+    }
+}
+
+/// Lets a group be written whose ticket has this waker, until the waker has done its work.
+fn woken_by(disk: &SimVfs, journal: &Journal, work: impl Fn() + Send + Sync + 'static) {
+    let (sender, done) = channel();
+    let calls = does(move || {
+        work();
+        sender.send(()).unwrap();
+    });
+    let stall = disk.stall(Op::is_sync);
+    let ticket = registered(journal.submit(owned(), None), &calls);
+    drop(stall);
+    done.recv_timeout(Duration::from_secs(10))
+        .expect("the waker");
+    let _ = soon("the ticket", move || ticket.wait()).unwrap();
+}
+
+/// A waker that waits for a ticket as the first thing it does: its own thread is the one that serves.
+#[test]
+fn a_waker_may_wait_for_a_ticket() {
+    let disk = support::disk();
+    let journal = Arc::new(journal(&disk, Workers::threads()));
+    let asked = journal.clone();
+    woken_by(&disk, &journal, move || {
+        let _ = asked.submit(owned(), None).wait().unwrap();
+    });
+    assert_eq!(journal.last_seq(session()).get(), 2);
+}
+
+/// Nor may it wait for room that nobody but its own thread makes.
+#[test]
+fn a_waker_may_append_to_a_queue_that_is_full() {
+    let disk = support::disk();
+    let options = JournalOptions {
+        queue_records: 4,
+        ..JournalOptions::default()
+    };
+    let journal = Arc::new(journal_with(&disk, Workers::threads(), options));
+    let asked = journal.clone();
+    woken_by(&disk, &journal, move || {
+        let mut context = Context::from_waker(Waker::noop());
+        while pin!(asked.submit(owned(), None))
+            .poll(&mut context)
+            .is_pending()
+        {}
+        put(&asked, payload(1, 10));
+    });
+    // The first, those for which there was room, and the one that made some.
+    assert_eq!(journal.last_seq(session()).get(), 1 + 4 + 1);
+}
+
+/// Followers are told of the end by who closes, and of a fault by who met it, both with the commit
+/// token in their hands.
+#[test]
+fn a_waker_may_call_back_at_the_end() {
+    for faults in [false, true] {
+        let disk = support::disk();
+        let journal = Arc::new(journal(&disk, Workers::manual()));
+        put(&journal, payload(1, 10));
+        let asked = journal.clone();
+        let calls = does(move || {
+            let _ = asked.last_seq(session());
+            panic!("the host's waker");
+        });
+        let mut follower = journal.follow(Lsn::ZERO);
+        while follower.try_next().unwrap().is_some() {}
+        let waker = Waker::from(calls.clone());
+        let mut context = Context::from_waker(&waker);
+        assert!(follower.poll_next(&mut context).is_pending());
+        let ends = journal.clone();
+        if faults {
+            disk.fail_nth(Op::is_sync, 0, FaultKind::SyncKept(PowerLoss::DropAll));
+            soon("a park", move || ends.park()).unwrap_err();
+            assert!(journal.fault().is_some());
+        } else {
+            soon("a close", move || ends.close()).unwrap();
+        }
+        assert_eq!(calls.1.load(Ordering::SeqCst), 1);
     }
 }

@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex};
 use runtime_support::*;
 use stepwell::event::{ErrorKind, InterruptReason, Kind, Limits, TurnInterrupted};
 use stepwell::runtime::{
-    AgentSpec, Filter, From, LoopHandle, ModelEvent, ModelRequest, ModelSender, ModelStream,
-    RunError, SpawnError, ToolOutput, TurnEnd, TurnLimits, TurnOutcome,
+    AgentSpec, Filter, LoopHandle, ModelEvent, ModelRequest, ModelSender, ModelStream, RunError,
+    SpawnError, StartAt, ToolOutput, TurnEnd, TurnLimits, TurnOutcome,
 };
 use stepwell::store::{LoopSpec, Mode, SessionSpec, StoreOptions};
 
@@ -72,7 +72,7 @@ async fn a_step_that_is_too_large_fails_its_turn_and_the_journal_goes_on() {
     ]);
     let spec = AgentSpec::new(model).tool(large).tool(echo());
     let agent = spawn(&mut world, spec);
-    let mut events = agent.subscribe(From::now(), Filter::committed());
+    let mut events = agent.subscribe(StartAt::now(), Filter::committed());
     let outcome = agent.run_turn("go").await.unwrap();
     assert_eq!(error_of(&outcome), ErrorKind::NotCommitted);
     let TurnEnd::Failed { error } = &outcome.end else {
@@ -96,7 +96,7 @@ async fn a_full_disk_fails_the_turn_and_its_end_is_written_when_there_is_room() 
         says("fits again"),
     ]);
     let agent = spawn(&mut world, AgentSpec::new(model));
-    let mut events = agent.subscribe(From::now(), Filter::committed());
+    let mut events = agent.subscribe(StartAt::now(), Filter::committed());
     world.disk.set_capacity(Some(world.disk.used()));
     let mut full = None;
     for _ in 0..2 {
@@ -110,11 +110,11 @@ async fn a_full_disk_fails_the_turn_and_its_end_is_written_when_there_is_room() 
     assert_eq!(error_of(&outcome), ErrorKind::NotCommitted);
     assert_eq!(world.session.fault(), None);
     assert_eq!(outcome.steps, []);
-    let before = world.session.history();
+    let before = world.session.history().unwrap();
     // The turn has ended, durably or in memory; with room the loop goes on, and the end is there.
     world.disk.set_capacity(None);
     let outcome = agent.run_turn("on").await.unwrap();
-    assert_eq!(world.session.history()[..before.len()], before[..]);
+    assert_eq!(world.session.history().unwrap()[..before.len()], before[..]);
     assert_eq!(world.session.open_turns(), []);
     let kinds = kinds(&world.session);
     let ends: Vec<Kind> = kinds
@@ -133,7 +133,7 @@ async fn a_full_disk_fails_the_turn_and_its_end_is_written_when_there_is_room() 
     );
     assert!(outcome.is_done(), "{outcome:?}");
     until(&mut events, Kind::TurnFailed).await;
-    let history = world.session.history();
+    let history = world.session.history().unwrap();
     assert_eq!(restored(&world.disk, world.session.id()), history);
 }
 
@@ -149,7 +149,7 @@ async fn an_end_that_finds_no_room_goes_with_the_next_batch() {
             &mut world,
             AgentSpec::new(script([vec![breaks()], says("room")])),
         );
-        let mut events = agent.subscribe(From::now(), Filter::committed());
+        let mut events = agent.subscribe(StartAt::now(), Filter::committed());
         world.disk.set_capacity(Some(world.disk.used()));
         let Ok(outcome) = agent.run_turn("x".repeat(length)).await else {
             break;
@@ -158,7 +158,7 @@ async fn an_end_that_finds_no_room_goes_with_the_next_batch() {
         if outcome.terminal.is_none() {
             without_room += 1;
             assert_eq!(world.session.open_turns().len(), 1);
-            assert_eq!(restored(&world.disk, id), world.session.history());
+            assert_eq!(restored(&world.disk, id), world.session.history().unwrap());
         }
         world.disk.set_capacity(None);
         assert!(agent.run_turn("again").await.unwrap().is_done());
@@ -174,7 +174,7 @@ async fn an_end_that_finds_no_room_goes_with_the_next_batch() {
                 Kind::TurnDone
             ]
         );
-        assert_eq!(restored(&world.disk, id), world.session.history());
+        assert_eq!(restored(&world.disk, id), world.session.history().unwrap());
     }
     assert!(without_room > 0);
 }
@@ -201,7 +201,7 @@ fn assert_interrupted(world: &World, outcome: &TurnOutcome, steps: u64) {
     assert_eq!(ends.count(), 1);
     assert_eq!(
         restored(&world.disk, world.session.id()),
-        world.session.history()
+        world.session.history().unwrap()
     );
 }
 
@@ -210,7 +210,7 @@ async fn cancelled_while_the_model_speaks_the_step_is_absent() {
     let mut world = world();
     let (senders, model) = held();
     let agent = spawn(&mut world, AgentSpec::new(model));
-    let mut events = agent.subscribe(From::now(), Filter::all());
+    let mut events = agent.subscribe(StartAt::now(), Filter::all());
     let turn = start(&agent, "go");
     until(&mut events, Kind::TurnStarted).await;
     while senders.lock().unwrap().is_empty() {
@@ -244,7 +244,7 @@ async fn a_model_that_answers_a_cancellation_with_its_end_or_an_error_changes_no
             stream
         };
         let agent = spawn(&mut world, AgentSpec::new(model));
-        let mut events = agent.subscribe(From::now(), Filter::all());
+        let mut events = agent.subscribe(StartAt::now(), Filter::all());
         let turn = start(&agent, "go");
         until(&mut events, Kind::TurnStarted).await;
         assert_eq!(agent.interrupt().await, Ok(true));
@@ -259,7 +259,7 @@ async fn an_answer_without_end_or_pause_can_be_cancelled() {
         ModelStream::ready(std::iter::repeat_with(|| Ok(ModelEvent::text(0, ""))))
     };
     let agent = spawn(&mut world, AgentSpec::new(model));
-    let mut events = agent.subscribe(From::now(), Filter::all());
+    let mut events = agent.subscribe(StartAt::now(), Filter::all());
     let turn = start(&agent, "go");
     until(&mut events, Kind::TokenDelta).await;
     assert_eq!(agent.interrupt().await, Ok(true));
@@ -324,7 +324,7 @@ async fn cancelled_while_tools_run_the_whole_batch_is_absent() {
     assert_interrupted(&world, &turn.await.unwrap().unwrap(), 0);
     assert_eq!(texts(&world.session), ["go"]);
     // The tool itself and its future are gone.
-    agent.shutdown().await;
+    agent.shutdown().await.unwrap();
     drop(begins);
     while alive.strong_count() > 0 {
         tokio::task::yield_now().await;
@@ -336,7 +336,7 @@ async fn cancelled_during_the_append_the_step_is_whole_and_published() {
     let mut world = world();
     let spec = AgentSpec::new(script([calls(&[("1", "echo", b"{}")]), says("never")]));
     let agent = spawn(&mut world, spec.tool(echo()));
-    let mut events = agent.subscribe(From::now(), Filter::committed());
+    let mut events = agent.subscribe(StartAt::now(), Filter::committed());
     let mut door = Door::at_syncs(&world.disk);
     let turn = start(&agent, "go");
     door.knock().await; // TurnStarted
@@ -396,7 +396,7 @@ async fn cancelled_before_its_beginning_is_durable_the_turn_is_interrupted() {
 async fn a_turn_whose_caller_is_gone_runs_on() {
     let mut world = world();
     let agent = spawn(&mut world, AgentSpec::new(script([says("all the same")])));
-    let mut events = agent.subscribe(From::now(), Filter::committed());
+    let mut events = agent.subscribe(StartAt::now(), Filter::committed());
     let mut door = Door::at_syncs(&world.disk);
     let turn = start(&agent, "go");
     door.knock().await;
@@ -412,7 +412,7 @@ async fn without_handles_the_turn_is_interrupted_and_the_loop_is_free() {
     let mut world = world();
     let (_senders, model) = held();
     let agent = spawn(&mut world, AgentSpec::new(model));
-    let mut events = agent.subscribe(From::now(), Filter::committed());
+    let mut events = agent.subscribe(StartAt::now(), Filter::committed());
     let turn = start(&agent, "go");
     until(&mut events, Kind::TurnStarted).await;
     turn.abort();
@@ -471,7 +471,7 @@ async fn turns_wait_in_order_and_no_more_than_may() {
         ..TurnLimits::default()
     };
     let agent = spawn(&mut world, AgentSpec::new(model).limits(limits));
-    let mut events = agent.subscribe(From::now(), Filter::all());
+    let mut events = agent.subscribe(StartAt::now(), Filter::all());
     let mut turns = vec![start(&agent, "first")];
     until(&mut events, Kind::TurnStarted).await;
     for text in ["second", "third"] {
@@ -497,7 +497,7 @@ async fn turns_wait_in_order_and_no_more_than_may() {
     for _ in ["second", "third", "last"] {
         until(&mut events, Kind::TurnStarted).await;
     }
-    agent.shutdown().await;
+    agent.shutdown().await.unwrap();
     let outcome = queued.await.unwrap().unwrap();
     assert_eq!(outcome.end, TurnEnd::Interrupted);
     assert!(world.session.loop_by_name("main").is_ok());

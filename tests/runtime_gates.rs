@@ -24,8 +24,8 @@ use stepwell::event::{
 use stepwell::identity::GateId;
 use stepwell::journal::Seq;
 use stepwell::runtime::{
-    APPROVE, APPROVE_ALWAYS, AgentSpec, DENY, Decision, Filter, From, LoopHandle, Policy, Question,
-    Resolution, RunError, Tool, ToolCall, ToolOutput, TurnEnd, TurnLimits, TurnOutcome,
+    APPROVE, APPROVE_ALWAYS, AgentSpec, DENY, Decision, Filter, LoopHandle, Policy, Question,
+    Resolution, RunError, StartAt, Tool, ToolCall, ToolOutput, TurnEnd, TurnLimits, TurnOutcome,
 };
 use stepwell::store::{
     Answer, AnswerError, CommitError, Draft, LoopSpec, Mode, PendingGate, Refusal, Session,
@@ -76,7 +76,7 @@ async fn gate_of(session: &Session) -> PendingGate {
 }
 
 fn results(session: &Session) -> Vec<(String, bool)> {
-    let history = session.history();
+    let history = session.history().unwrap();
     let results = history.iter().filter_map(|item| match &*item.message {
         Message::ToolResult(result) => Some((result.to_text(), result.is_error)),
         _ => None,
@@ -117,7 +117,7 @@ async fn an_approved_call_runs_and_a_refused_one_is_an_error_result() {
         let given = agent.answer_gate(pending.gate.id, answer).await;
         if result.0 == "not offered" {
             assert!(matches!(given, Err(AnswerError::NotOffered { .. })));
-            agent.shutdown().await;
+            agent.shutdown().await.unwrap();
             continue;
         }
         given.unwrap();
@@ -224,7 +224,7 @@ async fn an_answer_that_comes_at_once_is_not_lost() {
         .tool(counted(&runs))
         .policy(asks);
     let agent = spawn(&mut world, spec);
-    let mut events = agent.subscribe(From::now(), Filter::committed());
+    let mut events = agent.subscribe(StartAt::now(), Filter::committed());
     let session = world.session.clone();
     let answerer = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -469,7 +469,7 @@ async fn a_turn_can_be_interrupted_at_every_write_of_its_gate() {
             other => panic!("{other:?}"),
         };
         *ends.entry(end).or_insert(0) += 1;
-        agent.shutdown().await;
+        agent.shutdown().await.unwrap();
         assert_eq!(world.session.pending_gates(), [], "{held}");
         let opened: Vec<GateOpened> = bodies(&world.session);
         let resolved: Vec<GateResolved> = bodies(&world.session);
@@ -477,7 +477,7 @@ async fn a_turn_can_be_interrupted_at_every_write_of_its_gate() {
         let steps: Vec<StepDone> = bodies(&world.session);
         assert!(runs.load(Ordering::SeqCst) <= 1);
         assert!(!steps.is_empty() || interrupted);
-        let history = world.session.history();
+        let history = world.session.history().unwrap();
         assert_eq!(restored(&world.disk, world.session.id()), history);
         if !interrupted {
             break;
@@ -726,7 +726,7 @@ async fn a_kill_anywhere_in_a_gated_turn_loses_nothing_and_asks_nothing_twice() 
         let outcome = outcome.expect("it does not hang").unwrap();
         let done = outcome.as_ref().is_ok_and(TurnOutcome::is_done);
         let crashed = disk.has_crashed();
-        first.agent.shutdown().await;
+        first.agent.shutdown().await.unwrap();
         let ran_before = first.runs.load(Ordering::SeqCst);
         drop(first);
         disk.kill();
@@ -787,7 +787,7 @@ async fn a_kill_anywhere_in_a_gated_turn_loses_nothing_and_asks_nothing_twice() 
             .unwrap();
         assert!(turn.await.unwrap().unwrap().is_done());
         assert_eq!(second.runs.load(Ordering::SeqCst), 1, "{what}");
-        second.agent.shutdown().await;
+        second.agent.shutdown().await.unwrap();
         if !crashed {
             break;
         }

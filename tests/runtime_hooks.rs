@@ -20,9 +20,9 @@ use runtime_support::*;
 use stepwell::event::{ErrorKind, Kind, Limits};
 use stepwell::journal::Seq;
 use stepwell::runtime::{
-    APPROVE, AgentSpec, DENY, Decision, Denial, Filter, From, HookCall, HookObserver, HookResult,
-    HookWork, LoopHandle, ModelRequest, ModelStream, Question, RunError, ToolCall, ToolOutput,
-    ToolSpec, TurnEnd,
+    APPROVE, AgentSpec, DENY, Decision, Denial, Filter, HookCall, HookObserver, HookResult,
+    HookWork, LoopHandle, ModelRequest, ModelStream, Question, RunError, StartAt, ToolCall,
+    ToolOutput, ToolSpec, TurnEnd,
 };
 use stepwell::store::{Answer, Session, StoreOptions};
 
@@ -238,7 +238,7 @@ async fn whoever_began_finishes_once_whatever_happens() {
             .observer(watcher(&world, &log, "a"))
             .observer(watcher(&world, &log, "b"));
         let agent = spawn(&mut world, spec);
-        let mut live = agent.subscribe(From::now(), Filter::all());
+        let mut live = agent.subscribe(StartAt::now(), Filter::all());
         let turn = agent.submit("go").await.unwrap();
         if interrupts {
             until(&mut live, Kind::TurnStarted).await;
@@ -558,7 +558,7 @@ async fn a_denied_turn_does_not_begin() {
     assert_eq!((denial.code(), denial.reason()), ("policy.no", "no turn"));
     let kinds = kinds(&world.session);
     assert_eq!(kinds[2..], [Kind::TurnRejected]);
-    assert_eq!(world.session.history(), []);
+    assert_eq!(world.session.history().unwrap(), []);
     let log = paired(&log);
     assert_eq!(log[1].result, Some(HookResult::Denied(denial)));
     // The loop goes on.

@@ -15,7 +15,7 @@ use runtime_support::*;
 use stepwell::content::RawJson;
 use stepwell::event::{Chunk, Header, HostEvent, Kind, TokenDelta};
 use stepwell::identity::Coordinates;
-use stepwell::runtime::{Delivery, Filter, From, HubOptions, Live, Subscription};
+use stepwell::runtime::{Delivery, Filter, HubOptions, Live, StartAt, Subscription};
 use stepwell::store::{Draft, LoopSpec, Session};
 
 fn small() -> HubOptions {
@@ -74,8 +74,8 @@ async fn next_seqs(subscription: &mut Subscription, count: usize) -> Vec<u64> {
 async fn a_slow_subscriber_misses_no_committed_event() {
     let world = world();
     let hub = world.session.hub_with(small());
-    let mut from_start = hub.subscribe(From::seq(1), Filter::committed());
-    let mut from_now = hub.subscribe(From::now(), Filter::committed());
+    let mut from_start = hub.subscribe(StartAt::seq(1), Filter::committed());
+    let mut from_now = hub.subscribe(StartAt::now(), Filter::committed());
     commit(&world.session, 300);
     assert_eq!(
         next_seqs(&mut from_start, 302).await,
@@ -89,7 +89,7 @@ async fn a_slow_subscriber_misses_no_committed_event() {
     assert_eq!((from_start.dropped(), from_now.dropped()), (0, 0));
     commit(&world.session, 1);
     assert_eq!(next_seqs(&mut from_start, 1).await, [303]);
-    let mut late = hub.subscribe(From::seq(250), Filter::committed());
+    let mut late = hub.subscribe(StartAt::seq(250), Filter::committed());
     assert_eq!(
         next_seqs(&mut late, 54).await,
         (250..=303).collect::<Vec<_>>()
@@ -106,7 +106,7 @@ async fn replay_goes_over_into_live_while_others_commit() {
     });
     let mut readers = Vec::new();
     for from in [1, 2, 50, 200, 399] {
-        let mut subscription = hub.subscribe(From::seq(from), Filter::committed());
+        let mut subscription = hub.subscribe(StartAt::seq(from), Filter::committed());
         readers.push(tokio::spawn(async move {
             let count = usize::try_from(403 - from).unwrap();
             let seqs = next_seqs(&mut subscription, count).await;
@@ -165,8 +165,8 @@ proptest! {
                     }
                     Act::Subscribe(from) if watchers.len() < 4 => {
                         let (from, next) = match from {
-                            0 => (From::now(), world.session.last_seq().get() + 1),
-                            from => (From::seq(from), from),
+                            0 => (StartAt::now(), world.session.last_seq().get() + 1),
+                            from => (StartAt::seq(from), from),
                         };
                         watchers.push((hub.subscribe(from, Filter::all()), next));
                     }
@@ -220,7 +220,7 @@ async fn read(watcher: &mut Subscription, next: &mut u64) {
 async fn live_events_stand_between_the_committed_ones() {
     let world = world();
     let hub = world.session.hub_with(small());
-    let mut slow = hub.subscribe(From::seq(1), Filter::all());
+    let mut slow = hub.subscribe(StartAt::seq(1), Filter::all());
     hub.emit(delta(&world.session, "a"));
     commit(&world.session, 1);
     hub.emit(delta(&world.session, "b"));
@@ -240,9 +240,9 @@ async fn live_events_stand_between_the_committed_ones() {
 async fn live_events_that_find_no_room_are_dropped_and_counted() {
     let world = world();
     let hub = world.session.hub_with(small());
-    let mut slow = hub.subscribe(From::now(), Filter::all());
-    let mut quick = hub.subscribe(From::now(), Filter::all());
-    let uninterested = hub.subscribe(From::now(), Filter::committed());
+    let mut slow = hub.subscribe(StartAt::now(), Filter::all());
+    let mut quick = hub.subscribe(StartAt::now(), Filter::all());
+    let uninterested = hub.subscribe(StartAt::now(), Filter::committed());
     for number in 0..10 {
         hub.emit(delta(&world.session, &number.to_string()));
         assert_eq!(
@@ -265,7 +265,7 @@ async fn filters_pick_loops_and_let_the_session_pass() {
     let world = world();
     let other = world.session.create_loop(LoopSpec::new("other")).unwrap();
     let filter = Filter::of_loop(other.id());
-    let mut events = world.session.subscribe(From::seq(1), filter);
+    let mut events = world.session.subscribe(StartAt::seq(1), filter);
     commit(&world.session, 1);
     world
         .session
@@ -291,7 +291,7 @@ async fn a_dropped_read_of_the_log_loses_nothing() {
     let world = world();
     let hub = world.session.hub_with(small());
     commit(&world.session, 50);
-    let mut events = hub.subscribe(From::seq(1), Filter::committed());
+    let mut events = hub.subscribe(StartAt::seq(1), Filter::committed());
     let mut seqs = Vec::new();
     while seqs.len() < 52 {
         // Polled once and dropped, again and again.
@@ -311,7 +311,9 @@ async fn a_hub_with_pages_of_nothing_still_delivers() {
     world.session.hub_with(nothing);
     commit(&world.session, 12);
     let last = world.session.last_seq().get();
-    let mut events = world.session.subscribe(From::seq(1), Filter::committed());
+    let mut events = world
+        .session
+        .subscribe(StartAt::seq(1), Filter::committed());
     let seqs = next_seqs(&mut events, last as usize).await;
     assert_eq!(seqs, (1..=last).collect::<Vec<u64>>());
 }

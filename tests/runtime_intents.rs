@@ -115,7 +115,7 @@ async fn cost(spec: ToolSpec) -> (u64, u64) {
         }
     });
     assert!(agent.run_turn("go").await.unwrap().is_done());
-    agent.shutdown().await;
+    agent.shutdown().await.unwrap();
     disk.clear_hook();
     *written.lock().unwrap()
 }
@@ -197,9 +197,16 @@ async fn a_cancelled_call_is_listed_until_it_is_settled() {
     assert_eq!(missing, SettleError::NotUnknown(nobody));
     let long = session.settle_effect(effect.execution, "x".repeat(5000));
     assert!(matches!(long, Err(SettleError::TooLong { got: 5000, .. })));
-    let settled = session.settle_effect(effect.execution, "it was not written");
-    assert_eq!(settled.unwrap().event().body.note, "it was not written");
+    assert_eq!(agent.unknown_effects(), unknown);
+    let missing = agent.settle_effect(nobody, "").await.unwrap_err();
+    assert_eq!(missing, SettleError::NotUnknown(nobody));
+    let settled = agent.settle_effect(effect.execution, "it was not written");
+    assert_eq!(
+        settled.await.unwrap().event().body.note,
+        "it was not written"
+    );
     assert_eq!(session.unknown_effects(), []);
+    assert_eq!(agent.unknown_effects(), []);
     let twice = session.settle_effect(effect.execution, "again");
     assert_eq!(
         twice.unwrap_err(),
@@ -273,7 +280,7 @@ async fn a_kill_anywhere_lists_every_call_that_may_have_run() {
         disk.crash_after(cut);
         let _ = agent.run_turn("go").await;
         let crashed = disk.has_crashed();
-        agent.shutdown().await;
+        agent.shutdown().await.unwrap();
         drop((agent, session, store));
         disk.kill();
 

@@ -24,7 +24,7 @@ use runtime_support::*;
 use stepwell::event::{GateOpened, InterruptReason, Kind, PermissionDecided, TurnInterrupted};
 use stepwell::journal::Seq;
 use stepwell::runtime::{
-    APPROVE, AgentSpec, Decision, Filter, From, ModelRequest, ModelStream, Question, Tool,
+    APPROVE, AgentSpec, Decision, Filter, ModelRequest, ModelStream, Question, StartAt, Tool,
     ToolCall, ToolOutput, ToolSpec,
 };
 use stepwell::store::{
@@ -158,7 +158,7 @@ async fn live_until(moment: Moment, dir: &str) {
         _ => None,
     };
     before.iter().for_each(|it| drop(session.observe(it)));
-    let mut events = session.subscribe(From::now(), Filter::all());
+    let mut events = session.subscribe(StartAt::now(), Filter::all());
     let after = match moment {
         PublishedNotAnswered => Some(stop(Kind::StepDone)),
         LastPublishedNotAnswered => Some(stop(Kind::TurnDone)),
@@ -338,8 +338,8 @@ impl Opened {
         let recovered = recovered.filter(|it| it.seq() == steps[0]).count();
         assert_eq!(recovered, usize::from(!proven), "{:?}", self.report);
         // Who subscribes from now on gets it once if nobody can know whether it was published.
-        let mut now = self.session.subscribe(From::now(), Filter::committed());
-        let mut all = self.session.subscribe(From::seq(1), Filter::committed());
+        let mut now = self.session.subscribe(StartAt::now(), Filter::committed());
+        let mut all = self.session.subscribe(StartAt::seq(1), Filter::committed());
         let runtime = runtime();
         let mut marked = 0;
         while let Some(delivery) = runtime.block_on(ready(&mut now)) {
@@ -367,7 +367,7 @@ impl Opened {
             let agent = self.session.spawn_loop(main, spec).unwrap();
             let turn = tokio::time::timeout(PATIENCE, agent.run_turn("again")).await;
             assert!(turn.expect("it does not wait").unwrap().is_done());
-            agent.shutdown().await;
+            agent.shutdown().await.unwrap();
         });
         runs.load(Ordering::SeqCst)
     }
@@ -380,18 +380,18 @@ impl Opened {
             let agent = self.session.spawn_loop(main, spec).unwrap();
             let turn = tokio::time::timeout(PATIENCE, agent.run_turn("and on")).await;
             assert!(turn.expect("it goes on").unwrap().is_done());
-            agent.shutdown().await;
+            agent.shutdown().await.unwrap();
         });
         let kinds = kinds(&self.session);
         let begun = kinds.iter().filter(|kind| **kind == Kind::TurnStarted);
         let ended = kinds.iter().filter(|kind| kind.ends_turn());
         assert_eq!(begun.count(), ended.count(), "one terminal per turn");
-        let history = self.session.history();
+        let history = self.session.history().unwrap();
         let id = self.session.id();
         self.session.close().unwrap();
         let (restored, report) = self.store.open_session(id, Mode::Read).unwrap();
         assert_eq!((report.damage, report.unreadable), (None, None));
-        assert_eq!(restored.history(), history);
+        assert_eq!(restored.history().unwrap(), history);
     }
 }
 

@@ -14,7 +14,7 @@ use runtime_support::*;
 use stepwell::event::Kind;
 use stepwell::journal::FaultCause;
 use stepwell::runtime::{
-    AgentSpec, Filter, From, IdleError, ModelRequest, ModelStream, RunError, StreamEnd, TurnEnd,
+    AgentSpec, Filter, IdleError, ModelRequest, ModelStream, RunError, StartAt, StreamEnd, TurnEnd,
 };
 use stepwell::store::{CommitError, Draft, Mode, Refusal, Store};
 use stepwell::vfs::sim::{FaultKind, Outcome, PowerLoss};
@@ -33,7 +33,7 @@ async fn nothing_is_delivered_before_its_sync_returned() {
             spec([calls(&[("c1", "echo", b"{}")]), says("done")]),
         )
         .unwrap();
-    let mut events = agent.subscribe(From::now(), Filter::committed());
+    let mut events = agent.subscribe(StartAt::now(), Filter::committed());
     let mut door = Door::at_syncs(&world.disk);
     let turn = tokio::spawn({
         let agent = agent.clone();
@@ -79,7 +79,7 @@ async fn what_is_delivered_survives_a_power_loss_at_that_moment() {
         .session
         .spawn_loop(world.main.take().unwrap(), spec(answers))
         .unwrap();
-    let mut events = agent.subscribe(From::now(), Filter::committed());
+    let mut events = agent.subscribe(StartAt::now(), Filter::committed());
     for turn in 0..12 {
         let running = agent.run_turn(format!("turn {turn}"));
         let watching = async {
@@ -93,7 +93,13 @@ async fn what_is_delivered_survives_a_power_loss_at_that_moment() {
                 assert!(report.committed >= delivery.seq());
                 if step(&delivery).is_some() {
                     let seq = delivery.seq();
-                    assert!(session.history().iter().any(|item| item.seq == seq));
+                    assert!(
+                        session
+                            .history()
+                            .unwrap()
+                            .iter()
+                            .any(|item| item.seq == seq)
+                    );
                 }
                 if delivery.event().kind().ends_turn() {
                     return;
@@ -128,8 +134,8 @@ async fn unknown_outcome(kind: FaultKind, at: fn(&stepwell::vfs::sim::Op) -> boo
         .session
         .spawn_loop(other, spec([says("other")]))
         .unwrap();
-    let mut events = agent.subscribe(From::seq(1), Filter::committed());
-    let mut live = agent.subscribe(From::now(), Filter::all());
+    let mut events = agent.subscribe(StartAt::seq(1), Filter::committed());
+    let mut live = agent.subscribe(StartAt::now(), Filter::all());
     // Not the first step (the beginning of the turn is the first sync).
     world.disk.fail_nth(at, 2, kind);
     let waiting = agent.clone();
@@ -147,7 +153,7 @@ async fn unknown_outcome(kind: FaultKind, at: fn(&stepwell::vfs::sim::Op) -> boo
     assert_eq!(queued, Err(RunError::Faulted(fault.clone())));
 
     // History holds the first step, not the second.
-    let before = world.session.history();
+    let before = world.session.history().unwrap();
     assert_eq!(world.session.steps(), 1);
     assert_eq!(before.last().unwrap().seq, outcome.steps[0]);
 
@@ -176,20 +182,20 @@ async fn unknown_outcome(kind: FaultKind, at: fn(&stepwell::vfs::sim::Op) -> boo
         seen.iter()
             .any(|seen| seen.event().kind() == Kind::TokenDelta)
     );
-    let mut late = agent.subscribe(From::seq(1), Filter::committed());
+    let mut late = agent.subscribe(StartAt::seq(1), Filter::committed());
     let (seen, end) = drain(&mut late).await;
     assert_eq!(end, Some(StreamEnd::Fault(fault.clone())));
     assert_eq!(seen.last().unwrap().seq(), outcome.steps[0]);
 
     // Reopening decides: whole or not at all, and if it is there it is published once, as replay.
-    agent.shutdown().await;
+    agent.shutdown().await.unwrap();
     world.disk.clear_faults();
     let (session, report) = world.store.reopen(&world.session).unwrap();
-    let after = session.history();
+    let after = session.history().unwrap();
     assert_eq!(after[..before.len()], before[..]);
     let kept = &after[before.len()..];
     assert!(kept.is_empty() || kept.len() == 2, "{kept:?}");
-    let mut events = session.subscribe(From::now(), Filter::committed());
+    let mut events = session.subscribe(StartAt::now(), Filter::committed());
     let mut published = Vec::new();
     while let Some(item) = ready(&mut events).await {
         published.push(item.unwrap());
@@ -208,7 +214,7 @@ async fn unknown_outcome(kind: FaultKind, at: fn(&stepwell::vfs::sim::Op) -> boo
         assert_eq!(steps.count(), 1);
     }
     // Not again.
-    let mut second = session.subscribe(From::now(), Filter::committed());
+    let mut second = session.subscribe(StartAt::now(), Filter::committed());
     assert!(ready(&mut second).await.is_none());
 
     // And the session goes on: the open turn was closed.
@@ -251,7 +257,7 @@ async fn a_kept_step_is_published_once_to_whoever_comes_first() {
     let outcome = agent.run_turn("go").await.unwrap();
     assert!(matches!(outcome.end, TurnEnd::Faulted(_)));
     assert_eq!(world.session.steps(), 0);
-    agent.shutdown().await;
+    agent.shutdown().await.unwrap();
     let (session, report) = world.store.reopen(&world.session).unwrap();
     assert_eq!(session.steps(), 1);
     let recovered: Vec<_> = report
@@ -261,7 +267,7 @@ async fn a_kept_step_is_published_once_to_whoever_comes_first() {
         .collect();
     assert!(recovered.contains(&Kind::StepDone), "{recovered:?}");
     // From the beginning on they come once too, in their places.
-    let mut all = session.subscribe(From::seq(1), Filter::committed());
+    let mut all = session.subscribe(StartAt::seq(1), Filter::committed());
     let mut seqs = Vec::new();
     while seqs.last() != Some(&session.last_seq()) {
         let delivery = all.recv().await.unwrap().unwrap();
@@ -273,7 +279,7 @@ async fn a_kept_step_is_published_once_to_whoever_comes_first() {
         seqs.iter().map(|seq| seq.get()).collect::<Vec<_>>(),
         expected
     );
-    let mut second = session.subscribe(From::now(), Filter::committed());
+    let mut second = session.subscribe(StartAt::now(), Filter::committed());
     assert!(ready(&mut second).await.is_none());
 }
 
@@ -292,7 +298,7 @@ async fn a_fault_elsewhere_wakes_who_waits_for_idle() {
         .session
         .spawn_loop(world.main.take().unwrap(), AgentSpec::new(model))
         .unwrap();
-    let mut events = agent.subscribe(From::now(), Filter::committed());
+    let mut events = agent.subscribe(StartAt::now(), Filter::committed());
     let running = tokio::spawn({
         let agent = agent.clone();
         async move { agent.run_turn("go").await }
@@ -323,9 +329,9 @@ async fn closing_ends_streams_without_an_error() {
         .session
         .spawn_loop(world.main.take().unwrap(), spec([says("hello")]))
         .unwrap();
-    let mut events = agent.subscribe(From::seq(1), Filter::all());
+    let mut events = agent.subscribe(StartAt::seq(1), Filter::all());
     agent.run_turn("hi").await.unwrap();
-    agent.shutdown().await;
+    agent.shutdown().await.unwrap();
     world.session.close().unwrap();
     let (seen, end) = drain(&mut events).await;
     assert_eq!(end, None);

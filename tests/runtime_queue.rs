@@ -22,8 +22,8 @@ use runtime_support::*;
 use stepwell::event::{Body, CancelReason, Kind, RejectReason};
 use stepwell::journal::Seq;
 use stepwell::runtime::{
-    AgentSpec, Filter, From, Input, InputId, InputOutcome, LoopHandle, ModelRequest, ModelSender,
-    ModelStream, RunError, ShutdownLimits, ShutdownPhase, Submitted, ToolOutput, TurnEnd,
+    AgentSpec, Filter, Input, InputId, InputOutcome, LoopHandle, ModelRequest, ModelSender,
+    ModelStream, RunError, ShutdownLimits, ShutdownPhase, StartAt, Submitted, ToolOutput, TurnEnd,
     TurnLimits, shutdown_all,
 };
 use stepwell::store::{LoopSpec, Mode, Session};
@@ -190,7 +190,7 @@ async fn a_last_answer_folds_nothing_and_the_next_turn_begins_without_idling() {
     let mut world = world();
     let held = Held::default();
     let agent = spawn(&mut world, held.spec());
-    let mut events = agent.subscribe(From::now(), Filter::all());
+    let mut events = agent.subscribe(StartAt::now(), Filter::all());
     let first = submit(&agent, "first").await;
     held.asked(1).await;
     let second = submit(&agent, "second").await;
@@ -318,7 +318,7 @@ async fn a_fold_that_cannot_be_committed_returns_its_inputs_once() {
     assert!(recorded.is_some());
     assert_eq!(
         restored(&world.disk, world.session.id()),
-        world.session.history()
+        world.session.history().unwrap()
     );
 }
 
@@ -344,7 +344,7 @@ async fn a_full_queue_refuses_and_that_is_recorded_first() {
         &format!("{:?}", RejectReason::QueueFull),
     );
     assert_eq!(inputs(&world.session).last(), Some(&rejected));
-    let report = patient(agent.shutdown()).await;
+    let report = patient(agent.shutdown()).await.unwrap();
     assert_eq!((report.interrupted, report.returned), (true, 1));
     assert_eq!(cancelled(&waits.await).0, CancelReason::Interrupted);
 }
@@ -363,11 +363,12 @@ async fn a_shutdown_returns_all_and_a_second_waits_for_the_first() {
         patient(agent.shutdown_within(ShutdownLimits::each(Duration::from_secs(60)))),
         patient(agent.shutdown())
     );
+    let (report, again) = (report.unwrap(), again.unwrap());
     assert!(report.is_complete());
     assert_eq!((report.interrupted, report.returned), (true, 2));
     assert_eq!(again, report);
     assert_eq!(
-        patient(agent.shutdown()).await,
+        patient(agent.shutdown()).await.unwrap(),
         report,
         "also when it is over"
     );
@@ -396,6 +397,7 @@ async fn several_loops_are_shut_down_at_once() {
     let turns = [submit(&agent, "a").await, submit(&other, "b").await];
     held.asked(2).await;
     let reports = shutdown_all([&agent, &other], ShutdownLimits::default()).await;
+    let reports: Vec<_> = reports.into_iter().map(Result::unwrap).collect();
     assert!(
         reports
             .iter()
@@ -421,8 +423,9 @@ async fn each_phase_of_a_shutdown_has_its_own_time() {
     door.knock().await;
     let waits = submit(&agent, "waits").await;
     queued(&agent, 1).await;
-    let report =
-        patient(agent.shutdown_within(ShutdownLimits::each(Duration::from_millis(30)))).await;
+    let report = patient(agent.shutdown_within(ShutdownLimits::each(Duration::from_millis(30))))
+        .await
+        .unwrap();
     assert_eq!(report.overdue, [ShutdownPhase::Turn, ShutdownPhase::Queue]);
     assert_eq!(first.await, Err(RunError::Ended));
     let waited = cancelled(&waits.await);
@@ -459,7 +462,8 @@ async fn an_input_whose_fold_has_begun_is_not_cancelled_besides() {
     door.knock().await;
     let report = agent
         .shutdown_within(ShutdownLimits::each(Duration::from_millis(30)))
-        .await;
+        .await
+        .unwrap();
     assert_eq!(report.overdue, [ShutdownPhase::Turn, ShutdownPhase::Queue]);
     assert_eq!(first.await, Err(RunError::Ended));
     assert_eq!(folds.await, Err(RunError::Ended));
@@ -493,7 +497,7 @@ async fn the_terminal_is_a_phase_of_its_own() {
         terminal: Some(Duration::from_millis(30)),
         queue: None,
     };
-    let report = patient(agent.shutdown_within(limits)).await;
+    let report = patient(agent.shutdown_within(limits)).await.unwrap();
     assert_eq!(report.overdue, [ShutdownPhase::Terminal]);
     assert_eq!(first.await, Err(RunError::Ended));
     drop(door);
@@ -535,7 +539,7 @@ async fn a_fault_refuses_all_that_waits_also_what_is_being_folded() {
     assert!(matches!(turn.await, Ok(InputOutcome::Turn(outcome)) if outcome.is_done()));
     let old = submit(&agent, "old").await.await;
     assert_eq!(old, Err(RunError::Faulted(fault)));
-    assert!(patient(agent.shutdown()).await.is_complete());
+    assert!(patient(agent.shutdown()).await.unwrap().is_complete());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -567,7 +571,7 @@ async fn loops_of_a_session_share_one_journal() {
     }
     for (number, task) in tasks.into_iter().enumerate() {
         let (id, _agent) = task.await.unwrap();
-        let texts = world.session.loop_history(id);
+        let texts = world.session.loop_history(id).unwrap();
         let texts: Vec<String> = texts.iter().map(|message| message.to_text()).collect();
         let expected = (0..8).flat_map(|turn| {
             let said = format!("{number}.{turn}");
@@ -583,7 +587,7 @@ async fn loops_of_a_session_share_one_journal() {
     assert_eq!(world.session.steps(), 6 * 8 * 2);
     assert_eq!(
         restored(&world.disk, world.session.id()),
-        world.session.history()
+        world.session.history().unwrap()
     );
 }
 
@@ -659,7 +663,7 @@ async fn one_life(seed: u64) -> [usize; 6] {
         submitted.push((format!("input {number}"), handed));
     }
     if rng.below(2) == 0 {
-        patient(agent.shutdown()).await;
+        patient(agent.shutdown()).await.unwrap();
     }
     let mut expected: HashMap<String, Kind> = HashMap::new();
     let mut rejected = 0;
@@ -704,7 +708,7 @@ async fn one_life(seed: u64) -> [usize; 6] {
     assert_eq!(ends, begun.count(), "one terminal per turn");
     assert_eq!(
         restored(&world.disk, world.session.id()),
-        world.session.history()
+        world.session.history().unwrap()
     );
     counts
 }

@@ -17,8 +17,8 @@ use runtime_support::*;
 use stepwell::content::{Message, RawJson};
 use stepwell::event::Kind;
 use stepwell::runtime::{
-    AgentSpec, Decision, Effects, Filter, FnTool, From, Tool, ToolCall, ToolCallContext, ToolError,
-    ToolOutput, ToolSpec,
+    AgentSpec, Decision, Effects, Filter, FnTool, StartAt, Tool, ToolCall, ToolCallContext,
+    ToolError, ToolOutput, ToolSpec,
 };
 
 type Log = Arc<Mutex<Vec<String>>>;
@@ -82,7 +82,7 @@ async fn all_calls_are_prepared_in_call_order_before_any_is_decided_or_run() {
         .policy(policy);
     let main = world.main.take().unwrap();
     let agent = world.session.spawn_loop(main, spec).unwrap();
-    let mut events = agent.subscribe(From::now(), Filter::all());
+    let mut events = agent.subscribe(StartAt::now(), Filter::all());
     assert!(agent.run_turn("go").await.unwrap().is_done());
     let log = log.lock().unwrap().clone();
     let decided = [
@@ -96,7 +96,7 @@ async fn all_calls_are_prepared_in_call_order_before_any_is_decided_or_run() {
     ];
     assert_eq!(log[..7], decided);
     assert_eq!(log.len(), 9);
-    let history = world.session.history();
+    let history = world.session.history().unwrap();
     let results: Vec<_> = history
         .iter()
         .filter_map(|item| match &*item.message {

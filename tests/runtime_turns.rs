@@ -18,8 +18,8 @@ use runtime_support::*;
 use stepwell::content::{Message, Usage};
 use stepwell::event::{Effect, ErrorKind, Kind, PermissionDecided};
 use stepwell::runtime::{
-    AgentSpec, DENY, Decision, Filter, From, LoopHandle, Model, ModelEvent, ModelRequest,
-    ModelStream, Question, ToolCall, ToolOutput, TurnEnd, TurnLimits, TurnOutcome,
+    AgentSpec, DENY, Decision, Filter, LoopHandle, Model, ModelEvent, ModelRequest, ModelStream,
+    Question, StartAt, ToolCall, ToolOutput, TurnEnd, TurnLimits, TurnOutcome,
 };
 
 fn spawn(world: &mut World, agent: AgentSpec) -> LoopHandle {
@@ -213,7 +213,7 @@ async fn malformed_input_is_an_error_result_and_the_turn_goes_on() {
     let trimmed = std::str::from_utf8(exact).unwrap().trim();
     assert_eq!(*ran.lock().unwrap(), [trimmed]);
 
-    let history = world.session.history();
+    let history = world.session.history().unwrap();
     let Message::Assistant(assistant) = &*history[1].message else {
         panic!("{history:?}");
     };
@@ -268,10 +268,10 @@ async fn what_goes_wrong_with_a_call_is_its_result() {
         .tool(echo())
         .policy(policy);
     let agent = spawn(&mut world, spec);
-    let mut events = agent.subscribe(From::now(), Filter::all());
+    let mut events = agent.subscribe(StartAt::now(), Filter::all());
     let outcome = agent.run_turn("go").await.unwrap();
     assert!(outcome.is_done(), "{outcome:?}");
-    let history = world.session.history();
+    let history = world.session.history().unwrap();
     let results: Vec<(String, bool)> = history[2..10]
         .iter()
         .map(|item| match &*item.message {
@@ -409,7 +409,7 @@ async fn a_delta_is_shown_before_the_next_is_asked_for() {
     let stream = Mutex::new(Some(stream));
     let model = move |_: ModelRequest| stream.lock().unwrap().take().unwrap();
     let agent = spawn(&mut world, AgentSpec::new(model));
-    let mut events = agent.subscribe(From::now(), Filter::all());
+    let mut events = agent.subscribe(StartAt::now(), Filter::all());
     let turn = tokio::spawn(async move { agent.run_turn("go").await });
     for text in ["one", " two", " three"] {
         assert!(sender.send(Ok(ModelEvent::text(0, text))).await);

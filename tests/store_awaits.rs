@@ -213,7 +213,10 @@ impl World {
 
     /// The loops can be held and go on; live history is what the log restores.
     fn goes_on(&self, session: &Session) {
-        assert_eq!(self.looked_at().history(), session.history());
+        assert_eq!(
+            self.looked_at().history().unwrap(),
+            session.history().unwrap()
+        );
         for (id, _) in session.loops() {
             let mut held: Loop = session.hold(id).unwrap();
             let mut turn = held.begin_turn("on".into()).unwrap();
@@ -226,7 +229,10 @@ impl World {
         let ended = kinds.iter().filter(|kind| kind.ends_turn());
         assert_eq!(begun.count(), ended.count(), "{kinds:?}");
         assert_eq!(session.open_turns(), []);
-        assert_eq!(self.looked_at().history(), session.history());
+        assert_eq!(
+            self.looked_at().history().unwrap(),
+            session.history().unwrap()
+        );
     }
 
     /// A gate that was asked about is answered exactly once.
@@ -366,10 +372,10 @@ fn live(what: What, cut: Cut) -> (bool, bool) {
         world.assert_answered_once(session, whole);
     }
     world.goes_on(session);
-    let (id, history) = (session.id(), session.history());
+    let (id, history) = (session.id(), session.history().unwrap());
     session.close().unwrap();
     let (again, _) = world.store.open_session(id, Mode::Write).unwrap();
-    assert_eq!(again.history(), history);
+    assert_eq!(again.history().unwrap(), history);
     (ended, crashed)
 }
 

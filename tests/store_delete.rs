@@ -269,7 +269,7 @@ fn a_deletion_that_is_cut_off_has_changed_nothing_or_is_finished() {
         .open_session(id(1), Mode::Read)
         .unwrap()
         .0;
-    let (history, report) = (before.history(), before.last_seq());
+    let (history, report) = (before.history().unwrap(), before.last_seq());
     let (mut untouched, mut deleted, mut hidden) = (0, 0, 0);
     for calls in 0..whole {
         let disk = original.snapshot();
@@ -294,7 +294,7 @@ fn a_deletion_that_is_cut_off_has_changed_nothing_or_is_finished() {
                 let store = store_with(&image, small());
                 let (session, _) = store.open_session(id(1), Mode::Read).unwrap();
                 assert_eq!(
-                    (session.history(), session.last_seq()),
+                    (session.history().unwrap(), session.last_seq()),
                     (history.clone(), report)
                 );
                 let files = of(&image, id(1)).len();

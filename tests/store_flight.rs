@@ -222,11 +222,11 @@ fn loops_commit_from_threads_of_their_own() {
     });
     let told: Vec<u64> = watcher.seen().iter().map(|(seq, _, _)| seq.get()).collect();
     assert_eq!(told, (2..2 + 6 * (1 + 5 * 4)).collect::<Vec<_>>());
-    let live = session.history();
+    let live = session.history().unwrap();
     let id = session.id();
     session.close().unwrap();
     let (again, _) = store.open_session(id, Mode::Write).unwrap();
-    assert_eq!(again.history(), live);
+    assert_eq!(again.history().unwrap(), live);
 }
 
 /// A blocking commit waits for its turn at the disk, however much waits already: it was refused as

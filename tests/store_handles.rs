@@ -108,7 +108,7 @@ fn a_session_holds_few_files() {
     }
     session.park().unwrap();
     settled(&["LOCK"]);
-    assert_eq!(session.history().len(), 0);
+    assert_eq!(session.history().unwrap().len(), 0);
     say(&session, 240).unwrap();
     session.park().unwrap();
     settled(&["LOCK"]);

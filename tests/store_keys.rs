@@ -42,13 +42,13 @@ fn a_repeated_key_gives_the_first_commit_also_after_a_restart() {
     drop((main, session, store));
     disk.power_loss(PowerLoss::DropAll);
     let (session, _) = self::store(&disk).open_session(id, Mode::Write).unwrap();
-    let history = session.history();
+    let history = session.history().unwrap();
     let mut main = session.loop_by_name("main").unwrap().unwrap();
     let mut turn = main.begin_turn(UserMessage::text("go on")).unwrap();
     let again = turn.commit_step(tool_step().key(key())).unwrap();
     assert!(again.is_duplicate());
     assert_eq!(again.seq(), first.seq());
-    assert_eq!(session.history().len(), history.len() + 1);
+    assert_eq!(session.history().unwrap().len(), history.len() + 1);
 }
 
 #[test]

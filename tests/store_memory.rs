@@ -1,4 +1,5 @@
-//! Export and import need memory for a few lines, however long the session is.
+//! Export and import need memory for a few lines, opening and reading for a few records, however long
+//! the session is.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -10,7 +11,10 @@
 use std::io::{BufReader, BufWriter};
 
 use stepwell::content::{AssistantMessage, UserMessage};
-use stepwell::store::{ImportId, LoopSpec, Mode, SessionSpec, StepDraft, Store};
+use stepwell::journal::Seq;
+use stepwell::store::{
+    HistoryPage, ImportId, LoopSpec, Mode, SessionSpec, StepDraft, Store, StoreOptions,
+};
 
 #[global_allocator]
 static ALLOCATOR: dhat::Alloc = dhat::Alloc;
@@ -18,7 +22,7 @@ static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 const MIB: usize = 1 << 20;
 /// A session of so many mebibytes.
 const SIZE: usize = 12;
-/// What may be held at once beyond what was held before. Opening would hold the whole history.
+/// What may be held at once beyond what was held before. The whole history would be more.
 const MOST: usize = 6 * MIB;
 
 /// The most that was held at once in a piece of work, beyond what was held before.
@@ -64,7 +68,33 @@ fn export_and_import_hold_a_few_lines_at_once() {
         exporting < MOST && importing < MOST,
         "{exporting} {importing}"
     );
-    // The measure is one: opening holds all of it.
-    let opening = peak(|| drop(target.open_session(id, Mode::Read).unwrap()));
-    assert!(opening > SIZE * MIB, "{opening}");
+    let opening = |mode| peak(|| drop(store.open_session(id, mode).unwrap()));
+    let (reading, writing) = (opening(Mode::Read), opening(Mode::Write));
+    assert!(reading < MIB && writing < MOST, "{reading} {writing}");
+    let (session, _) = store.open_session(id, Mode::Read).unwrap();
+    let streaming = peak(|| {
+        let mut items = session.read_history(Seq::new(1));
+        assert!(items.all(|item| item.is_ok()));
+    });
+    let last = HistoryPage::last(4);
+    let page = peak(|| assert_eq!(session.history_page(last).unwrap().len(), 4));
+    assert!(streaming < MOST && page < MOST, "{streaming} {page}");
+    // The measure is one: the history is all of it. A context of this size is kept, a larger one not.
+    let history = peak(|| drop(session.history().unwrap()));
+    assert!(history > SIZE * MIB, "{history}");
+    let main = session.loops()[0].0;
+    for (room, most) in [(2 * SIZE, 2 * SIZE), (SIZE / 2, 1)] {
+        let options = StoreOptions {
+            context_bytes: room * MIB,
+            ..StoreOptions::default()
+        };
+        let store = Store::open_with(folder.path().join("store"), options).unwrap();
+        let profiler = dhat::Profiler::builder().testing().build();
+        let (session, _) = store.open_session(id, Mode::Read).unwrap();
+        assert_eq!(session.loop_context(main).unwrap().len(), SIZE * 4 + 1);
+        let held = dhat::HeapStats::get().curr_bytes;
+        drop(profiler);
+        assert!(held < most * MIB, "{held} of {room} MiB");
+        assert_eq!(held > SIZE * MIB, room > SIZE, "{held} of {room} MiB");
+    }
 }

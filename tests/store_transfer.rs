@@ -154,10 +154,13 @@ fn events(session: &Session) -> Vec<(Seq, Event)> {
 /// That two sessions are the same in all that can be seen of them.
 fn same(one: &Session, other: &Session) {
     assert_eq!(events(one), events(other));
-    assert_eq!(one.history(), other.history());
+    assert_eq!(one.history().unwrap(), other.history().unwrap());
     assert_eq!(one.loops(), other.loops());
     for (loop_id, _) in one.loops() {
-        assert_eq!(one.loop_context(loop_id), other.loop_context(loop_id));
+        assert_eq!(
+            one.loop_context(loop_id).unwrap(),
+            other.loop_context(loop_id).unwrap()
+        );
         assert_eq!(one.turn_count(loop_id), other.turn_count(loop_id));
     }
     assert_eq!(one.open_turns(), other.open_turns());
@@ -251,8 +254,8 @@ fn a_new_id_stands_everywhere() {
         chosen
     );
     assert_eq!(
-        read(&source, chosen).history().len(),
-        read(&source, id()).history().len()
+        read(&source, chosen).history().unwrap().len(),
+        read(&source, id()).history().unwrap().len()
     );
 }
 

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use stepwell::Store;
 use stepwell::journal::{Fault, OpenError};
-use stepwell::runtime::{RunError, SpawnError};
+use stepwell::runtime::{RunError, ShutdownError, SpawnError};
 use stepwell::store::{
     CommitError, OrderError, ReplayError, SessionCloseError, SessionError, StoreError,
 };
@@ -96,6 +96,8 @@ pub(crate) enum ChildError {
     Session(#[from] SessionError),
     #[error(transparent)]
     Close(#[from] SessionCloseError),
+    #[error(transparent)]
+    Shutdown(#[from] ShutdownError),
     #[error(transparent)]
     Replay(#[from] ReplayError),
     #[error(transparent)]

@@ -43,24 +43,25 @@ pub(crate) fn run(args: &HistoryArgs, out: &mut Output) -> Result<Verdict, Failu
     let store = Store::open_existing(&args.dir)?;
     let id = target::session(&store, &args.session)?;
     let (session, report) = store.open_session(id, Mode::Read)?;
+    // Read twice, so that no message has to be kept.
     let mut story = Story::read(&session, args.at.map(Seq::new));
-    if let (Some(damage), false) = (&report.damage, story.has_gaps()) {
-        story.items.push(Item::Gap(damage.to_string()));
-    }
+    let damage = report.damage.filter(|_| !story.has_gaps);
+    story.has_gaps |= damage.is_some();
     let shown = choose_loop(&story, args.loop_name.as_deref())?;
-    let belongs = |item: &&Item| match item {
+    let belongs = |item: &Item| match item {
         Item::Said(said) => Some(said.loop_id) == shown,
         Item::Note { loop_id, .. } => Some(*loop_id) == shown,
         Item::Gap(_) => true,
     };
-    let items: Vec<&Item> = story.items.iter().filter(belongs).collect();
+    let last = damage.map(|damage| Item::Gap(damage.to_string()));
+    let items = story.items(&session).chain(last).filter(belongs);
     if args.json {
-        print_json(&items, out)?;
+        print_json(items, out)?;
     } else {
         head(id, &session, &story, shown, out)?;
-        print(&items, out)?;
+        print(items, out)?;
     }
-    Ok(match story.has_gaps() {
+    Ok(match story.has_gaps {
         true => Verdict::Bad,
         false => Verdict::Ok,
     })
@@ -85,9 +86,9 @@ fn choose_loop(story: &Story, name: Option<&str>) -> Result<Option<LoopId>, Fail
     }
 }
 
-fn print_json(items: &[&Item], out: &mut Output) -> Result<(), Failure> {
+fn print_json(items: impl Iterator<Item = Item>, out: &mut Output) -> Result<(), Failure> {
     for item in items {
-        let line = match item {
+        let line = match &item {
             Item::Said(said) => Line::Message {
                 seq: said.seq.get(),
                 loop_id: said.loop_id,
@@ -129,11 +130,11 @@ fn head(
             .map(|(_, name)| one_line(name.as_str()))
             .collect::<Vec<String>>()
     };
-    let messages = story.messages().filter(|said| Some(said.loop_id) == shown);
+    let messages = shown.map_or(0, |shown| story.messages(shown));
     out.line(&format!(
         "loop {}, {}",
         name(true).first().map_or("-", |name| name.as_str()),
-        count(messages.count() as u64, "message", "messages")
+        count(messages as u64, "message", "messages")
     ))?;
     let others = name(false);
     if !others.is_empty() {
@@ -142,7 +143,7 @@ fn head(
     Ok(())
 }
 
-fn print(items: &[&Item], out: &mut Output) -> Result<(), Failure> {
+fn print(items: impl Iterator<Item = Item>, out: &mut Output) -> Result<(), Failure> {
     let now = Timestamp::now();
     let mut last = Seq::ZERO;
     for item in items {
@@ -151,13 +152,13 @@ fn print(items: &[&Item], out: &mut Output) -> Result<(), Failure> {
                 if said.seq != last {
                     out.line("")?;
                 }
-                print_message(said, said.seq != last, now, out)?;
+                print_message(&said, said.seq != last, now, out)?;
                 last = said.seq;
             }
             Item::Note { text, .. } => {
-                out.line(&format!("\n       ({})", one_line(text)))?;
+                out.line(&format!("\n       ({})", one_line(&text)))?;
             }
-            Item::Gap(text) => out.line(&format!("\n  !!!  GAP: {}", one_line(text)))?,
+            Item::Gap(text) => out.line(&format!("\n  !!!  GAP: {}", one_line(&text)))?,
         }
         if out.is_closed() {
             break;

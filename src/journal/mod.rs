@@ -16,6 +16,7 @@
 
 mod action;
 mod bytes;
+mod carried;
 mod commit;
 mod counters;
 mod create;
@@ -66,6 +67,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use carried::Carried;
 use counters::MAX_COUNTER;
 pub use counters::{Lsn, Seq};
 pub use error::{
@@ -342,6 +344,21 @@ impl Journal {
         Reader::new(self.directory.clone(), spans, from, last)
             .pinned(self.spans.pinned())
             .noting(self.rot.clone())
+    }
+
+    /// The records of the last segment that holds one with a Seq below `before`, for a journal of one
+    /// session: reading backwards. Those from `before` on may be among them.
+    pub(crate) fn segment_before(&self, before: Seq) -> Result<Option<Reader>, ReadError> {
+        let spans = self.spans.snapshot();
+        let last = spans.last().map_or(Lsn::ZERO, |span| span.last);
+        let pinned = self.spans.pinned();
+        let of = |span: &spans::Span| {
+            Reader::new(self.directory.clone(), vec![*span], Lsn::ZERO, last)
+                .pinned(pinned.clone())
+                .noting(self.rot.clone())
+        };
+        let found = carried::segment_before(&spans, before, |span| of(span).first_seq())?;
+        Ok(found.map(|span| of(&span)))
     }
 
     /// Follows from an Lsn on: every durable record, first those that are there, then each as it is

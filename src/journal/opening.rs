@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use super::carried::{self, Carried};
 use super::commit::Core;
 use super::error::OpenError;
 use super::frame::FrameKind;
@@ -54,9 +55,34 @@ impl Opening {
         .pinned(vec![(self.settled.header.name, self.settled.file.clone())])
     }
 
-    /// The records are read next, from the first one on: `watch` counts them.
-    pub(crate) fn replay_begins(&self, watch: &Watch) {
-        watch.begin_replay(&self.settled.spans);
+    /// The records are read next, from this Lsn on: `watch` counts them.
+    pub(crate) fn replay_begins(&self, from: Lsn, watch: &Watch) {
+        watch.begin_replay(&self.settled.spans, from);
+    }
+
+    /// The newest carry record that is accepted, with the last Lsn that it speaks of.
+    pub(crate) fn newest_carry<T>(
+        &self,
+        accept: impl Fn(Carried<'_>) -> Option<T>,
+    ) -> Option<(Lsn, T)> {
+        let (directory, spans) = (&self.settled.directory, &self.settled.spans);
+        carried::newest(directory, spans, Lsn::new(u64::MAX), accept)
+    }
+
+    /// The last Lsn before the file that takes the next group: what lies above is read by every
+    /// opening.
+    pub(crate) fn finished(&self) -> Lsn {
+        let active = self.settled.spans.last();
+        active.map_or(Lsn::ZERO, |span| span.base)
+    }
+
+    /// Gives the last finished segment, which recovery closed, its carry record: the state as of
+    /// [`Opening::finished`].
+    pub(crate) fn supply_carry(&self, carry: Vec<u8>) {
+        let finished = self.settled.spans.iter().rev().nth(1);
+        if let Some(span) = finished {
+            carried::supply(&self.settled.directory, span, carry);
+        }
     }
 
     /// With workers that are shared with other journals, or run by hand. Without this the journal

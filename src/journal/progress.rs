@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, PoisonError};
 
+use super::Lsn;
 use super::error::OpenError;
 use super::spans::Span;
 use crate::sync::Mutex;
@@ -93,13 +94,11 @@ impl Watch {
         });
     }
 
-    /// The records of these spans are read next.
-    pub(crate) fn begin_replay(&self, spans: &[Span]) {
-        let bytes = |span: &Span| span.end;
-        self.begin(
-            Phase::Replay,
-            spans.iter().map(bytes).fold(0, u64::saturating_add),
-        );
+    /// The records of these spans are read next, from an Lsn on.
+    pub(crate) fn begin_replay(&self, spans: &[Span], from: Lsn) {
+        let read = spans.iter().filter(|span| span.last >= from);
+        let bytes = read.map(|span| span.end).fold(0, u64::saturating_add);
+        self.begin(Phase::Replay, bytes);
     }
 
     /// The phase is at its end.

@@ -90,6 +90,8 @@ pub struct Reader {
     from: Lsn,
     proven: Lsn,
     ended: bool,
+    /// Whether only the first record is wanted.
+    one: bool,
     rot: RotCell,
 }
 
@@ -125,6 +127,7 @@ impl Reader {
             from,
             proven,
             ended: false,
+            one: false,
             rot: RotCell::default(),
         }
     }
@@ -132,6 +135,20 @@ impl Reader {
     /// Damage is noted there.
     pub(crate) fn noting(self, rot: RotCell) -> Reader {
         Reader { rot, ..self }
+    }
+
+    /// The first Seq that it can give, reading little at once. Damage before it is named by who reads
+    /// on.
+    pub(crate) fn first_seq(self) -> Result<Option<Seq>, ReadError> {
+        let mut reader = Reader { one: true, ..self };
+        while let Some(entry) = reader.advance() {
+            match entry {
+                Ok(entry) if entry.kind == FrameKind::Record => return Ok(Some(entry.seq)),
+                Err(error @ ReadError::Disk(_)) => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(None)
     }
 
     /// With files that are held open.
@@ -166,7 +183,7 @@ impl Reader {
             // The frames behind a bad header are still checked one by one, by their own seeds; the
             // header is reported first.
             Ok(_) => {
-                self.begin(span, Window::new(opened));
+                self.begin(span, opened);
                 return Some(Err(ReadError::Header {
                     path: self.directory.file_path(&name.to_string()),
                     first: span.base.next(),
@@ -175,11 +192,15 @@ impl Reader {
             }
             Err(error) => return Some(self.disk(error)),
         }
-        self.begin(span, Window::new(opened));
+        self.begin(span, opened);
         Some(Ok(()))
     }
 
-    fn begin(&mut self, span: Span, window: Window) {
+    fn begin(&mut self, span: Span, file: OpenFile) {
+        let window = match self.one {
+            true => Window::for_one(file),
+            false => Window::new(file),
+        };
         self.current = Some(Current {
             span,
             window,

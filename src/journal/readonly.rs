@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::carried::{self, Carried};
 use super::decision::{Decision, ManifestEvidence, Recovered, decide};
 use super::directory::{Directory, OpenFile, uninterrupted};
 use super::error::{Damage, DiskError, OpenError, Operation};
@@ -18,7 +19,7 @@ use super::recovery::{foreign, newer};
 use super::report::{Cut, Quarantine, RecoveryReport};
 use super::salvage::salvage;
 use super::spans::Span;
-use super::{Entry, JournalFollower, Lsn, Owner, ReadError};
+use super::{Entry, JournalFollower, Lsn, Owner, ReadError, Seq};
 use crate::identity::SessionId;
 use crate::vfs::{Access, Vfs};
 
@@ -71,9 +72,9 @@ impl JournalView {
         watch.outcome(path, opened)
     }
 
-    /// The records are read next, from the first one on: `watch` counts them.
-    pub(crate) fn replay_begins(&self, watch: &Watch) {
-        watch.begin_replay(&self.spans);
+    /// The records are read next, from this Lsn on: `watch` counts them.
+    pub(crate) fn replay_begins(&self, from: Lsn, watch: &Watch) {
+        watch.begin_replay(&self.spans, from);
     }
 
     /// Its directory, and the segments that it reads.
@@ -282,19 +283,31 @@ impl JournalView {
         Ok(carries)
     }
 
-    /// The last carry record of the segments before an Lsn, with the last Lsn that it speaks of.
-    pub(crate) fn last_carry(&self, before: Lsn) -> Result<Option<(Lsn, Vec<u8>)>, DiskError> {
-        for span in self.spans.iter().rev().filter(|span| span.last < before) {
-            let end = End {
-                offset: span.end,
-                last: span.last,
-            };
-            let footer = footer::load(&self.directory, &span.entry, end, span.base)?;
-            if let Some(footer) = footer.filter(|footer| !footer.carry.is_empty()) {
-                return Ok(Some((footer.last, footer.carry)));
-            }
-        }
-        Ok(None)
+    /// The bytes of its segments, up to the last frame that counts in each.
+    pub(crate) fn bytes(&self) -> u64 {
+        let ends = self.spans.iter().map(|span| span.end);
+        ends.fold(0, u64::saturating_add)
+    }
+
+    /// The newest carry record of the segments before an Lsn that is accepted, with the last Lsn that
+    /// it speaks of.
+    pub(crate) fn newest_carry<T>(
+        &self,
+        before: Lsn,
+        accept: impl Fn(Carried<'_>) -> Option<T>,
+    ) -> Option<(Lsn, T)> {
+        carried::newest(&self.directory, &self.spans, before, accept)
+    }
+
+    /// The records of the last segment that holds one with a Seq below `before`, for a journal of one
+    /// session: reading backwards. Those from `before` on may be among them.
+    pub(crate) fn segment_before(&self, before: Seq) -> Result<Option<Reader>, ReadError> {
+        let of = |span: &Span| {
+            let (directory, proven) = (self.directory.clone(), self.report.watermark);
+            Reader::new(directory, vec![*span], Lsn::ZERO, proven).pinned(self.pinned.clone())
+        };
+        let found = carried::segment_before(&self.spans, before, |span| of(span).first_seq())?;
+        Ok(found.map(|span| of(&span)))
     }
 
     /// Reads the record at a position; `None` if none stands there.

@@ -213,7 +213,7 @@ impl Repair {
         if let Some(Damage::Acknowledged { last, .. }) = self.view.damage() {
             claimed = claimed.max(*last);
         }
-        self.view.replay_begins(&self.watch);
+        self.view.replay_begins(Lsn::ZERO, &self.watch);
         let view = self.view.clone();
         let mut reader = view.read(Lsn::ZERO);
         let mut gaps = Gaps::default();
@@ -348,7 +348,7 @@ impl Repair {
             epoch: 0,
             records: 0,
         };
-        self.view.replay_begins(&self.watch);
+        self.view.replay_begins(Lsn::ZERO, &self.watch);
         let copied = copy.all();
         self.watch.end();
         let (source, _) = self.view.parts();

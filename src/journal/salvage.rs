@@ -21,7 +21,7 @@ use super::error::DiskError;
 use super::evidence::{read_seal, read_slots, read_static_header};
 use super::frame::{HEADER, LogId, Place};
 use super::manifest::SegmentEntry;
-use super::names::Name;
+use super::names::{Name, SegmentName};
 use super::scan::{At, Found, Window, look, may_hold, scan, search_headers};
 use super::segment::{FRAMES, HeaderFound, MAX_CAPACITY};
 use super::spans::Span;
@@ -72,10 +72,17 @@ fn listed(directory: &Directory, entries: &[SegmentEntry]) -> Result<(Vec<Span>,
                 watermark = watermark.max(content.claim);
                 content.span(content.last)
             }
-            (None, None) => {
-                guess = true;
-                continue;
-            }
+            (None, None) => match superseding(directory, &entry.name)? {
+                // The manifest that names what took its place is lost.
+                Some(content) => {
+                    watermark = watermark.max(content.claim);
+                    content.span(content.last)
+                }
+                None => {
+                    guess = true;
+                    continue;
+                }
+            },
         };
         if end.is_some() {
             watermark = watermark.max(span.last);
@@ -87,28 +94,56 @@ fn listed(directory: &Directory, entries: &[SegmentEntry]) -> Result<(Vec<Span>,
     Ok((spans, watermark))
 }
 
+/// The newest whole file that was made to take the place of another one.
+fn superseding(directory: &Directory, absent: &SegmentName) -> Result<Option<Content>, DiskError> {
+    let mut newest = None;
+    // The listing is sorted: the generations of a number come in their order.
+    for (_, name) in directory.names()? {
+        match name {
+            Name::Segment(name)
+                if name.number == absent.number && name.generation > absent.generation =>
+            {
+                newest = unlisted(directory, name)?
+                    .map(|(content, _)| content)
+                    .filter(|content| content.finished)
+                    .or(newest);
+            }
+            _ => {}
+        }
+    }
+    Ok(newest)
+}
+
+/// A file that no manifest speaks of, if it says itself what it is and holds anything.
+fn unlisted(
+    directory: &Directory,
+    name: SegmentName,
+) -> Result<Option<(Content, OpenFile)>, DiskError> {
+    let Some(file) = directory.open_segment(&name, Access::Read)? else {
+        return Ok(None);
+    };
+    let HeaderFound::Good(header) = read_static_header(&file)? else {
+        return Ok(None);
+    };
+    let entry = SegmentEntry {
+        name,
+        end: None,
+        log: header.log,
+        session: SessionId::nil(),
+    };
+    let content = Content::read(&file, &entry, Lsn::ZERO, true)?;
+    Ok((!content.frames.is_empty()).then_some((content, file)))
+}
+
 fn by_headers(directory: &Directory) -> Result<(Vec<Span>, Lsn), DiskError> {
     let mut found: Vec<Content> = Vec::new();
     let mut served: HashSet<u64> = HashSet::new();
     let mut taken_over: Vec<Fence> = Vec::new();
     for (_, name) in directory.names()? {
         let Name::Segment(name) = name else { continue };
-        let Some(file) = directory.open_segment(&name, Access::Read)? else {
+        let Some((content, file)) = unlisted(directory, name)? else {
             continue;
         };
-        let HeaderFound::Good(header) = read_static_header(&file)? else {
-            continue;
-        };
-        let entry = SegmentEntry {
-            name,
-            end: None,
-            log: header.log,
-            session: SessionId::nil(),
-        };
-        let content = Content::read(&file, &entry, Lsn::ZERO, true)?;
-        if content.frames.is_empty() {
-            continue;
-        }
         // A seal is written by one who serves.
         if content.seal.is_some() {
             served.insert(name.epoch);
@@ -171,6 +206,8 @@ struct Content {
     whole: Lsn,
     /// Whether its epoch is known to have served, so that the file was listed; only for guesses.
     served: bool,
+    /// Whether it was made to take over from another one, and is whole; only for guesses.
+    finished: bool,
     /// The highest watermark that its headers, its slots and its seal claim.
     claim: Lsn,
     frames: Vec<Found>,
@@ -191,6 +228,7 @@ impl Content {
         let mut window = Window::new(file.clone());
         let mut frames: Vec<Found> = Vec::new();
         let slots = read_slots(file, &place)?;
+        let tail = slots.iter().map(|slot| slot.tail).max();
         let slots = slots.iter().map(|slot| slot.watermark);
         let mut claim = slots.fold(Lsn::ZERO, Lsn::max);
         let mut last = base;
@@ -211,6 +249,7 @@ impl Content {
             last,
             whole: Lsn::ZERO,
             served: false,
+            finished: false,
             claim,
             frames,
             seal,
@@ -221,7 +260,9 @@ impl Content {
             let missing = if first.offset == FRAMES { 1 } else { 2 };
             let before = first.header.lsn.get().saturating_sub(missing);
             content.base = Lsn::new(before).max(base);
-            content.whole = whole(&mut window, &place, &content.frames, limit)?;
+            let (whole, end) = whole(&mut window, &place, &content.frames, limit)?;
+            content.whole = whole;
+            content.finished = tail.is_some_and(|tail| end >= tail);
         }
         match seal {
             Some((_, last)) => {
@@ -311,20 +352,22 @@ fn fences(file: &OpenFile, content: &Content) -> Result<Vec<Fence>, DiskError> {
     Ok(found)
 }
 
-/// The last Lsn of whole batches, payloads included, that follow each other from the first frame on.
+/// The last Lsn of whole batches, payloads included, that follow each other from the first frame on,
+/// and where the frames end that do.
 fn whole(
     window: &mut Window,
     place: &Place,
     frames: &[Found],
     limit: u64,
-) -> Result<Lsn, DiskError> {
+) -> Result<(Lsn, u64), DiskError> {
     let Some(first) = frames.first().filter(|first| first.offset == FRAMES) else {
-        return Ok(Lsn::ZERO);
+        return Ok((Lsn::ZERO, FRAMES));
     };
     let base = Lsn::new(first.header.lsn.get().saturating_sub(1));
     let found = scan(window, place, FRAMES, base, limit)?;
     let last = found.frames.iter().rfind(|frame| frame.header.ends_batch());
-    Ok(last.map_or(base, |frame| Lsn::new(frame.header.next_lsn().get() - 1)))
+    let last = last.map_or(base, |frame| Lsn::new(frame.header.next_lsn().get() - 1));
+    Ok((last, found.position))
 }
 
 /// The Lsn of the last frame of the batch that a frame belongs to.

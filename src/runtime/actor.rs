@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use super::closing::Shutdown;
 use super::desk::Desk;
 use super::handle::{LoopSnapshot, RunError};
 use super::queue::{Entry, InputId, InputOutcome};
@@ -20,8 +21,8 @@ pub(super) enum Command {
     Submit(Entry),
     CancelQueued(InputId, oneshot::Sender<bool>),
     Interrupt(oneshot::Sender<bool>),
-    Snapshot(oneshot::Sender<LoopSnapshot>),
-    Shutdown(ShutdownLimits, oneshot::Sender<ShutdownReport>),
+    Snapshot(oneshot::Sender<Result<LoopSnapshot, RunError>>),
+    Shutdown(ShutdownLimits, oneshot::Sender<Shutdown>),
 }
 
 #[derive(Debug)]
@@ -42,6 +43,8 @@ impl Actor {
         report: Arc<OnceLock<ShutdownReport>>,
     ) -> Actor {
         let session = owned.session().clone();
+        // What the model sees is asked for now, so that it is there when a turn begins.
+        drop(session.submit_context(owned.id()));
         let coordinates = Coordinates::session(session.id()).in_loop(owned.id());
         let header = Header::at(coordinates).named(owned.name().clone());
         let limit = spec.limits.queue;
@@ -86,9 +89,9 @@ impl Actor {
         let _ = report.set(closing.report.clone());
         drop(closing.commands);
         for waiting in closing.waiting {
-            let _ = waiting.send(closing.report.clone());
+            let _ = waiting.send(Ok(closing.report.clone()));
         }
-        // What a host brought may panic when it is dropped; nothing of ours is left to be harmed.
+        // What a host brought may take its time to be dropped: nobody waits for it any more.
         drop(agent);
     }
 }

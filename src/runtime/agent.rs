@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::hooks::{HookGuard, HookObserver, Hooks};
 use super::tool::{AnyTool, keep};
 use super::{Model, Policy, Tool, ToolSpec};
+use crate::contain::Held;
 
 /// The bounds of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +24,8 @@ pub struct TurnLimits {
     pub result_bytes: Option<usize>,
     /// Bytes of one answer of the model; 8 MiB by default. Beyond it the turn fails.
     pub reply_bytes: usize,
-    /// How long one call may take; unlimited by default. Needs a runtime with a timer.
+    /// How long one call may take; unlimited by default. Needs a runtime with a timer
+    /// ([`SpawnError::NoTimer`](super::SpawnError::NoTimer)).
     pub tool_timeout: Option<Duration>,
     /// Inputs that may wait behind the running turn; 64 by default.
     pub queue: usize,
@@ -46,10 +48,10 @@ impl Default for TurnLimits {
 /// A model, its tools and its bounds.
 #[derive(Clone)]
 pub struct AgentSpec {
-    pub(super) model: Arc<dyn Model>,
-    pub(super) tools: HashMap<String, Arc<dyn AnyTool>>,
+    pub(super) model: Held<Arc<dyn Model>>,
+    pub(super) tools: HashMap<String, Held<Arc<dyn AnyTool>>>,
     pub(super) specs: Vec<ToolSpec>,
-    pub(super) policy: Option<Arc<dyn Policy>>,
+    pub(super) policy: Option<Held<Arc<dyn Policy>>>,
     pub(super) limits: TurnLimits,
     pub(super) hooks: Hooks,
 }
@@ -58,7 +60,7 @@ impl AgentSpec {
     /// An agent with a model and no tools.
     pub fn new(model: impl Model + 'static) -> AgentSpec {
         AgentSpec {
-            model: Arc::new(model),
+            model: Held::new(Arc::new(model)),
             tools: HashMap::new(),
             specs: Vec::new(),
             policy: None,
@@ -71,7 +73,7 @@ impl AgentSpec {
     #[must_use]
     pub fn model(self, model: impl Model + 'static) -> AgentSpec {
         AgentSpec {
-            model: Arc::new(model),
+            model: Held::new(Arc::new(model)),
             ..self
         }
     }
@@ -87,7 +89,7 @@ impl AgentSpec {
     pub fn shared_tool(mut self, tool: Arc<impl Tool>) -> AgentSpec {
         let tool = keep(tool);
         let spec = tool.spec().clone();
-        self.tools.insert(spec.name.clone(), tool);
+        self.tools.insert(spec.name.clone(), Held::new(tool));
         self.specs.retain(|known| known.name != spec.name);
         self.specs.push(spec);
         self
@@ -97,7 +99,7 @@ impl AgentSpec {
     #[must_use]
     pub fn policy(self, policy: impl Policy + 'static) -> AgentSpec {
         AgentSpec {
-            policy: Some(Arc::new(policy)),
+            policy: Some(Held::new(Arc::new(policy))),
             ..self
         }
     }

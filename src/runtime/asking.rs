@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::append::{answered, last_seq};
 use super::hooks::{HookResult, Hooks};
 use super::waiters::Waiting;
-use super::{Hub, Question, Resolution};
+use super::{Hub, NoTimer, Question, Resolution, timer};
 use crate::content::RawJson;
 use crate::event::{
     Body, Effect, GateOpened, Kind, PermissionDecided, PermissionRequested, UserInputRequested,
@@ -46,6 +46,12 @@ pub enum AskError {
     /// The session is faulted.
     #[error("the session is faulted: {0}")]
     Faulted(Fault),
+    /// The question has a timeout, as every question has unless it says otherwise
+    /// ([`Question::without_timeout`]), and there is no timer to keep it. Nobody has seen it: no gate
+    /// was opened that a person could answer in vain. An answer that was recorded in an earlier turn is
+    /// used all the same.
+    #[error("the question was not asked, since it has a timeout: {0}")]
+    NoTimer(#[from] NoTimer),
 }
 
 impl From<MintError> for AskError {
@@ -125,6 +131,9 @@ impl StepGates {
     ) -> Result<Resolution, AskError> {
         if let Some(recorded) = self.recorded(call, question) {
             return Ok(recorded);
+        }
+        if question.policy().is_some() {
+            timer::is_here()?;
         }
         let id = GateId::try_new()?;
         let mut waiting = self.hub.waiters().install(id);

@@ -4,17 +4,17 @@
 use std::sync::Arc;
 
 use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::append::{append, last_seq};
 use super::asking::{AskError, CallGates, StepGates};
-use super::contain::{Contained, Panicked, contained};
 use super::hooks::{HookResult, Operation};
 use super::step::CommitCandidate;
 use super::tool::PreparedCall;
 use super::turn::{StepContext, Stop};
-use super::{Decision, Policy, ToolCall, ToolCallContext, ToolOutput, ToolSpec, shape};
+use super::unwanted::{Unwanted, cancel};
+use super::{Decision, Policy, ToolCall, ToolCallContext, ToolOutput, ToolSpec, shape, timer};
+use crate::contain::{Held, Panicked, contained};
 use crate::content::{AssistantMessage, RawJson, RawToolCall, ToolResultMessage};
 use crate::event::{
     Body, Effect, ErrorKind, Kind, PermissionDecided, StepDone, ToolCallCompleted, ToolCallStarted,
@@ -58,23 +58,23 @@ impl ToolBatch {
     /// on; a cancellation discards all.
     pub(super) async fn run(self, context: &StepContext<'_>) -> Result<CommitCandidate, Stop> {
         self.check_ids()?;
+        // A question outlives no batch that was discarded.
         let cancel = context.cancel.child_token();
-        // What tools do beside their futures is told when the batch is discarded.
-        let unwanted = cancel.clone().drop_guard();
+        let discarded = cancel.clone().drop_guard();
         let (hub, name) = (context.session.hub(), context.name.clone());
         let gates = Arc::new(StepGates::new(
             hub,
             context.agent.hooks.clone(),
             name,
             context.at,
-            cancel.clone(),
+            cancel,
         ));
         let mut prepared = Vec::with_capacity(self.calls.len());
         for call in &self.calls {
             prepared.push(Prepared::new(call, context)?);
         }
         let mut decided = Vec::new();
-        if let Some(policy) = &context.agent.policy {
+        if let Some(policy) = context.agent.policy.as_ref().and_then(Held::get) {
             for call in &mut prepared {
                 call.authorise(&**policy, context, &gates, &mut decided)
                     .await?;
@@ -90,8 +90,8 @@ impl ToolBatch {
                 summary: prepared.summary.clone(),
             });
         }
-        let outputs = run_all(prepared, context, &cancel, &gates).await?;
-        unwanted.disarm();
+        let outputs = run_all(prepared, context, &gates).await?;
+        discarded.disarm();
         let (used, gated) = gates.close();
         decided.extend(used);
         let results = self.calls.iter().zip(outputs).map(|(call, output)| {
@@ -162,7 +162,8 @@ impl Prepared {
             execution: self.execution,
             coordinates: context.at,
         };
-        let refused = match policy.decide(&call) {
+        let decision = contained(|| policy.decide(&call)).map_err(Stop::panicked)?;
+        let refused = match decision {
             Decision::Allow => None,
             Decision::Deny { reason } => {
                 decided.push(denial(&call, &reason));
@@ -170,7 +171,8 @@ impl Prepared {
             }
             Decision::Ask(question) => {
                 let resolution = gates.ask(&gated, &question).await.map_err(stop)?;
-                let effect = policy.answered(&call, &resolution);
+                let effect = contained(|| policy.answered(&call, &resolution));
+                let effect = effect.map_err(Stop::panicked)?;
                 gates.note(&gated, &resolution, effect);
                 match effect {
                     Effect::Approve => None,
@@ -200,7 +202,7 @@ impl Ready {
     /// Its tool and its input, as far as both are there; or what the model is told.
     fn new(call: &RawToolCall, context: &StepContext<'_>) -> Result<Ready, String> {
         let name = &call.name;
-        let tool = context.agent.tools.get(name);
+        let tool = context.agent.tools.get(name).and_then(Held::get);
         let tool = tool.ok_or_else(|| format!("there is no tool {name:?}"))?;
         let input = object(call)?;
         let call = match contained(|| tool.prepare(&input)) {
@@ -249,6 +251,7 @@ fn stop(error: AskError) -> Stop {
         AskError::Abandoned => Stop::Cancelled,
         AskError::Faulted(fault) => Stop::Faulted(fault),
         AskError::NotAsked(error) => Stop::of_commit(error),
+        error @ AskError::NoTimer(_) => Stop::failed(ErrorKind::Unknown, error),
         error => Stop::failed(ErrorKind::NotCommitted, error),
     }
 }
@@ -292,7 +295,6 @@ async fn announce_effects(intents: Vec<Draft>, context: &StepContext<'_>) -> Res
 async fn run_all(
     mut prepared: Vec<Prepared>,
     context: &StepContext<'_>,
-    cancel: &CancellationToken,
     gates: &Arc<StepGates>,
 ) -> Result<Vec<ToolOutput>, Stop> {
     let limits = &context.agent.limits;
@@ -323,6 +325,7 @@ async fn run_all(
         }
     };
     let mut waiting = Vec::new();
+    let mut unwanted = Vec::new();
     for (at, call) in prepared.into_iter().enumerate() {
         let Prepared {
             execution, call_id, ..
@@ -335,13 +338,15 @@ async fn run_all(
                     execution,
                     input: ready.input,
                 };
+                let (guard, cancel) = Unwanted::new();
+                unwanted.push(guard);
                 let call = ToolCallContext {
                     tool: gated.tool.clone(),
                     input: gated.input.clone(),
                     call_id: gated.call_id.clone(),
                     execution,
                     coordinates: context.at,
-                    cancel: cancel.child_token(),
+                    cancel,
                     gates: Some(CallGates::new(gates.clone(), gated)),
                 };
                 waiting.push((at, ready.call, call));
@@ -350,8 +355,10 @@ async fn run_all(
         }
     }
     let mut waiting = waiting.into_iter();
-    // Dropping the set ends what still runs in it.
+    // Dropping the set ends what still runs in it; before that, what tools do beside their futures is
+    // told, also by those that have ended.
     let mut running = JoinSet::new();
+    let unwanted = unwanted;
     loop {
         while running.len() < limits.parallel.max(1) {
             let Some((at, prepared, call)) = waiting.next() else {
@@ -375,6 +382,7 @@ async fn run_all(
             None => break,
         }
     }
+    unwanted.into_iter().for_each(Unwanted::disarm);
     let lost = || Stop::failed(ErrorKind::Unknown, "a tool call has no result");
     outputs
         .into_iter()
@@ -382,27 +390,28 @@ async fn run_all(
         .collect()
 }
 
-/// One call, with its panic and its time contained.
+/// One call, within its time.
 async fn run(
     prepared: PreparedCall,
     call: ToolCallContext,
     timeout: Option<std::time::Duration>,
 ) -> ToolOutput {
-    let contained = Contained::new(async move {
-        let Some(timeout) = timeout else {
-            return (prepared.run)(call).await;
-        };
-        let cancel = call.cancel.clone();
-        match tokio::time::timeout(timeout, (prepared.run)(call)).await {
-            Ok(output) => output,
-            Err(_) => {
-                cancel.cancel();
-                ToolOutput::error(format!("the tool took longer than {timeout:?}"))
-            }
-        }
-    });
-    match contained.await {
+    let Some(start) = prepared.run.into_inner() else {
+        return ToolOutput::error("the tool is gone");
+    };
+    let token = Held::new(call.cancel.clone());
+    let running = start(call);
+    let Some(timeout) = timeout else {
+        return running.await;
+    };
+    if let Err(error) = timer::is_here() {
+        return ToolOutput::error(error.to_string());
+    }
+    match tokio::time::timeout(timeout, running).await {
         Ok(output) => output,
-        Err(Panicked(detail)) => ToolOutput::error(format!("the tool panicked: {detail}")),
+        Err(_) => {
+            cancel(token.get());
+            ToolOutput::error(format!("the tool took longer than {timeout:?}"))
+        }
     }
 }

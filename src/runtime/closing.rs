@@ -7,7 +7,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::actor::Command;
-use super::{ShutdownLimits, ShutdownPhase, ShutdownReport};
+use super::{ShutdownError, ShutdownLimits, ShutdownPhase, ShutdownReport};
+
+/// What one who asked for a shutdown gets.
+pub(super) type Shutdown = Result<ShutdownReport, ShutdownError>;
 
 /// No turn begins any more.
 #[derive(Debug)]
@@ -17,7 +20,7 @@ pub(super) struct Closing {
     /// When the phase began.
     since: Instant,
     pub(super) report: ShutdownReport,
-    pub(super) waiting: Vec<oneshot::Sender<ShutdownReport>>,
+    pub(super) waiting: Vec<oneshot::Sender<Shutdown>>,
 }
 
 impl Closing {
@@ -36,7 +39,7 @@ impl Closing {
         self.since = Instant::now();
     }
 
-    /// Waits until the phase is out of time.
+    /// Waits until the phase is out of time. There are limits only where there is a timer.
     pub(super) async fn overdue(limit: Option<(Instant, Duration)>) {
         match limit.and_then(|(since, limit)| since.checked_add(limit)) {
             Some(due) => tokio::time::sleep_until(due).await,
@@ -54,5 +57,5 @@ impl Closing {
 pub(super) struct WoundUp {
     pub(super) commands: mpsc::Receiver<Command>,
     pub(super) report: ShutdownReport,
-    pub(super) waiting: Vec<oneshot::Sender<ShutdownReport>>,
+    pub(super) waiting: Vec<oneshot::Sender<Shutdown>>,
 }

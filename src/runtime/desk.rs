@@ -24,7 +24,7 @@ use super::handle::{LoopSnapshot, RunError};
 use super::hooks::Hooks;
 use super::queue::{Asked, Cancelling, Entry, InputId, Queue};
 use super::turn::Running;
-use super::{Hub, Live, ShutdownLimits, ShutdownPhase, TurnEnd, TurnOutcome};
+use super::{Hub, Live, ShutdownLimits, ShutdownPhase, TurnEnd, TurnOutcome, timer};
 use crate::event::{Body, CancelReason, Header, InputCancelled, InputQueued, Kind};
 use crate::event::{RejectReason, TurnRejected};
 use crate::identity::Coordinates;
@@ -145,9 +145,17 @@ impl Desk {
                 let _ = answer.send(self.running.is_some());
             }
             Command::Snapshot(answer) => {
-                let _ = answer.send(self.snapshot());
+                self.snapshot(answer);
             }
             Command::Shutdown(limits, answer) => {
+                // Limits of a second one do not count.
+                if self.closing.is_none()
+                    && limits.are_set()
+                    && let Err(error) = timer::is_here()
+                {
+                    let _ = answer.send(Err(error.into()));
+                    return;
+                }
                 self.close(limits);
                 if let Some(closing) = &mut self.closing {
                     closing.waiting.push(answer);
@@ -381,15 +389,25 @@ impl Desk {
         }
     }
 
-    fn snapshot(&self) -> LoopSnapshot {
+    /// The messages are read from the log, aside.
+    fn snapshot(&mut self, answer: oneshot::Sender<Result<LoopSnapshot, RunError>>) {
         let loop_id = self.header.coordinates.loop_id;
-        LoopSnapshot {
-            history: self.session.loop_history(loop_id),
-            context: self.session.loop_context(loop_id),
+        let mut snapshot = LoopSnapshot {
+            history: Vec::new(),
+            context: Vec::new(),
             turns: self.session.turn_count(loop_id),
             running: self.running.is_some(),
             queued: self.queue.len(),
-        }
+        };
+        let read = self.session.run(move |session| {
+            snapshot.history = session.loop_history(loop_id)?;
+            snapshot.context = session.loop_context(loop_id)?;
+            Ok(snapshot)
+        });
+        self.records.spawn(async move {
+            let read = read.await.map_err(|_| RunError::Ended);
+            let _ = answer.send(read.and_then(|read| read.map_err(RunError::Unreadable)));
+        });
     }
 }
 

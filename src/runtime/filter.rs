@@ -8,22 +8,22 @@ use crate::journal::Seq;
 
 /// Where a subscription begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum From {
+pub enum StartAt {
     /// With the committed event at this sequence, or the first after it.
     Seq(Seq),
     /// With what is committed from now on.
     Now,
 }
 
-impl From {
+impl StartAt {
     /// From a sequence on; 1 is the first.
-    pub fn seq(seq: u64) -> From {
-        From::Seq(Seq::new(seq))
+    pub fn seq(seq: u64) -> StartAt {
+        StartAt::Seq(Seq::new(seq))
     }
 
     /// From now on.
-    pub fn now() -> From {
-        From::Now
+    pub fn now() -> StartAt {
+        StartAt::Now
     }
 }
 

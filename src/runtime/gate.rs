@@ -9,9 +9,11 @@ use std::sync::Arc;
 
 use super::{Effects, LoopHandle, Question};
 use crate::content::RawJson;
-use crate::event::{Effect, GateResolved};
+use crate::event::{Effect, GateResolved, ToolIntentSettled};
 use crate::identity::{Coordinates, GateId, ToolExecutionId};
-use crate::store::{Answer, AnswerError, Committed, PendingGate, text_of};
+use crate::store::{
+    Answer, AnswerError, Committed, PendingGate, SettleError, UnknownEffect, text_of,
+};
 
 /// The action that lets a call run.
 pub const APPROVE: &str = "Approve";
@@ -160,7 +162,9 @@ impl LoopHandle {
         gates
     }
 
-    /// Answers a gate; see [`Session::answer_gate`](crate::store::Session::answer_gate).
+    /// Answers a gate, **async**: awaited, the answer is durable. The same as
+    /// [`Session::answer_gate_async`](crate::store::Session::answer_gate_async), where all is said;
+    /// [`Session::answer_gate`](crate::store::Session::answer_gate) blocks its thread.
     ///
     /// # Errors
     /// [`AnswerError`].
@@ -170,5 +174,27 @@ impl LoopHandle {
         answer: Answer,
     ) -> Result<Committed<GateResolved>, AnswerError> {
         self.session().answer_gate_async(gate, answer).await
+    }
+
+    /// The calls of this loop of which nobody knows what they did; see
+    /// [`Session::unknown_effects`](crate::store::Session::unknown_effects).
+    pub fn unknown_effects(&self) -> Vec<UnknownEffect> {
+        let mut effects = self.session().unknown_effects();
+        effects.retain(|effect| effect.loop_id == self.loop_id());
+        effects
+    }
+
+    /// Says that somebody has looked into what a call did, **async**. The same as
+    /// [`Session::settle_effect_async`](crate::store::Session::settle_effect_async);
+    /// [`Session::settle_effect`](crate::store::Session::settle_effect) blocks its thread.
+    ///
+    /// # Errors
+    /// [`SettleError`].
+    pub async fn settle_effect(
+        &self,
+        execution: ToolExecutionId,
+        note: impl Into<String>,
+    ) -> Result<Committed<ToolIntentSettled>, SettleError> {
+        self.session().settle_effect_async(execution, note).await
     }
 }

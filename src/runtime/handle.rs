@@ -6,14 +6,19 @@ use tokio::sync::{mpsc, oneshot};
 use tracing::Instrument;
 
 use super::actor::{Actor, Command};
+use super::closing::Shutdown;
 use super::hooks::Denial;
 use super::queue::{Asked, Entry, Input, InputId, InputOutcome, Submitted};
-use super::{AgentSpec, Filter, From, Hub, ShutdownLimits, ShutdownReport, Subscription};
+use super::{
+    AgentSpec, Filter, Hub, NoTimer, ShutdownError, ShutdownLimits, ShutdownReport, StartAt,
+    Subscription, timer,
+};
 use crate::content::{AssistantMessage, Message, Usage, UserMessage};
 use crate::event::{CancelReason, ErrorProjection};
 use crate::identity::{AgentName, LoopId, TurnId};
 use crate::journal::{Fault, Seq};
-use crate::store::{CommitError, Loop, Session};
+use crate::store::{CommitError, Loop, ReplayError, Session};
+use crate::wake::{Relay, relayed};
 
 /// Commands that may wait for the actor. It takes them at once, also while a turn runs.
 const COMMANDS: usize = 64;
@@ -95,6 +100,9 @@ pub enum RunError {
     /// Its beginning could not be committed; the loop goes on.
     #[error("the turn could not begin: {0}")]
     NotStarted(CommitError),
+    /// What it has come to cannot be read from the log.
+    #[error("the history of the loop cannot be read: {0}")]
+    Unreadable(ReplayError),
     /// A guard refused it; recorded as TurnRejected.
     #[error("the turn was not allowed: {0}")]
     Denied(Denial),
@@ -114,6 +122,10 @@ pub enum SpawnError {
     /// The loop belongs to another session.
     #[error("the loop belongs to another session")]
     ForeignLoop,
+    /// The agent's calls have a time limit ([`TurnLimits::tool_timeout`](super::TurnLimits)), and the
+    /// runtime has no timer.
+    #[error(transparent)]
+    NoTimer(#[from] NoTimer),
 }
 
 /// What a loop has come to.
@@ -155,6 +167,9 @@ impl Session {
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| SpawnError::NoRuntime)?;
         if owned.session().id() != self.id() {
             return Err(SpawnError::ForeignLoop);
+        }
+        if agent.limits.tool_timeout.is_some() {
+            timer::is_here()?;
         }
         let (sender, receiver) = mpsc::channel(COMMANDS);
         let hub = owned.session().hub();
@@ -236,6 +251,7 @@ impl LoopHandle {
         Ok(Submitted {
             id,
             outcome,
+            relay: Relay::default(),
             _keeps: self.commands.clone(),
         })
     }
@@ -249,7 +265,7 @@ impl LoopHandle {
     pub async fn cancel_queued(&self, id: InputId) -> Result<bool, RunError> {
         let (answer, cancelled) = oneshot::channel();
         self.send(Command::CancelQueued(id, answer)).await?;
-        cancelled.await.map_err(|_| RunError::Ended)
+        relayed(cancelled).await.map_err(|_| RunError::Ended)
     }
 
     /// Interrupts the turn that runs, and gives whether there is one. A step whose append has begun
@@ -261,26 +277,29 @@ impl LoopHandle {
     pub async fn interrupt(&self) -> Result<bool, RunError> {
         let (answer, running) = oneshot::channel();
         self.send(Command::Interrupt(answer)).await?;
-        running.await.map_err(|_| RunError::Ended)
+        relayed(running).await.map_err(|_| RunError::Ended)
     }
 
     /// Watches the session of the loop; see [`Hub::subscribe`].
-    pub fn subscribe(&self, from: From, filter: Filter) -> Subscription {
+    pub fn subscribe(&self, from: StartAt, filter: Filter) -> Subscription {
         self.hub.subscribe(from, filter)
     }
 
     /// What the loop has come to.
     ///
     /// # Errors
-    /// [`RunError::Ended`].
+    /// [`RunError::Ended`], [`RunError::Unreadable`].
     pub async fn snapshot(&self) -> Result<LoopSnapshot, RunError> {
         let (answer, snapshot) = oneshot::channel();
         self.send(Command::Snapshot(answer)).await?;
-        snapshot.await.map_err(|_| RunError::Ended)
+        relayed(snapshot).await.unwrap_or(Err(RunError::Ended))
     }
 
     /// Ends the loop's task, however long it takes; see [`LoopHandle::shutdown_within`].
-    pub async fn shutdown(&self) -> ShutdownReport {
+    ///
+    /// # Errors
+    /// [`ShutdownError::TaskLost`].
+    pub async fn shutdown(&self) -> Result<ShutdownReport, ShutdownError> {
         self.shutdown_within(ShutdownLimits::default()).await
     }
 
@@ -291,7 +310,13 @@ impl LoopHandle {
     ///
     /// A model or tool that blocks the thread it runs on keeps this waiting, too: what is not
     /// polled cannot be given up.
-    pub async fn shutdown_within(&self, limits: ShutdownLimits) -> ShutdownReport {
+    ///
+    /// # Errors
+    /// [`ShutdownError`].
+    pub async fn shutdown_within(
+        &self,
+        limits: ShutdownLimits,
+    ) -> Result<ShutdownReport, ShutdownError> {
         let report = self.ask_shutdown(limits).await;
         self.shut_down(report).await
     }
@@ -300,29 +325,28 @@ impl LoopHandle {
     pub(super) async fn ask_shutdown(
         &self,
         limits: ShutdownLimits,
-    ) -> Option<oneshot::Receiver<ShutdownReport>> {
+    ) -> Option<oneshot::Receiver<Shutdown>> {
         let (answer, report) = oneshot::channel();
         let sent = self.send(Command::Shutdown(limits, answer)).await;
         sent.is_ok().then_some(report)
     }
 
-    pub(super) async fn shut_down(
-        &self,
-        asked: Option<oneshot::Receiver<ShutdownReport>>,
-    ) -> ShutdownReport {
+    pub(super) async fn shut_down(&self, asked: Option<oneshot::Receiver<Shutdown>>) -> Shutdown {
         let report = match asked {
-            Some(report) => report.await.ok(),
+            Some(report) => relayed(report).await.ok(),
             None => None,
         };
-        self.commands.closed().await;
-        // If the task ended by itself: what it came to.
-        report
-            .or_else(|| self.report.get().cloned())
-            .unwrap_or_default()
+        if let Some(Err(error)) = report {
+            return Err(error);
+        }
+        relayed(self.commands.closed()).await;
+        // It tells so before it ends, whoever asked for it.
+        let report = self.report.get().cloned();
+        report.ok_or(ShutdownError::TaskLost)
     }
 
     async fn send(&self, command: Command) -> Result<(), RunError> {
-        let sent = self.commands.send(command).await;
+        let sent = relayed(self.commands.send(command)).await;
         sent.map_err(|_| RunError::Ended)
     }
 }

@@ -12,13 +12,14 @@ use tokio::sync::watch;
 
 use super::subscription::{Inbox, Subscription};
 use super::waiters::Waiters;
-use super::{Filter, From, Live};
+use super::{Filter, Live, StartAt};
 use crate::event::{Header, LoopIdle, SessionActive, SessionIdle};
 use crate::identity::{Coordinates, LoopId, SessionId};
 use crate::journal::{Fault, Seq};
 use crate::metrics::Meter;
 use crate::store::{Committed, Observer, Session};
 use crate::sync::{Mutex, MutexGuard};
+use crate::wake::{Behind, relayed};
 
 /// The bounds of a hub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,7 +148,7 @@ impl Session {
     }
 
     /// Watches the session; see [`Hub::subscribe`].
-    pub fn subscribe(&self, from: From, filter: Filter) -> Subscription {
+    pub fn subscribe(&self, from: StartAt, filter: Filter) -> Subscription {
         self.hub().subscribe(from, filter)
     }
 }
@@ -164,11 +165,11 @@ impl Hub {
     ///
     /// The first subscription of a session also gets, first of all, the records that opening kept
     /// above the watermark, marked as replay: nobody can know whether they were published.
-    pub fn subscribe(&self, from: From, filter: Filter) -> Subscription {
+    pub fn subscribe(&self, from: StartAt, filter: Filter) -> Subscription {
         let mut state = self.core.lock();
         let next = match from {
-            From::Seq(seq) => seq.max(Seq::new(1)),
-            From::Now => state.last.next(),
+            StartAt::Seq(seq) => seq.max(Seq::new(1)),
+            StartAt::Now => state.last.next(),
         };
         let (wanted, others): (Vec<_>, Vec<_>) = std::mem::take(&mut state.recovered)
             .into_iter()
@@ -205,9 +206,7 @@ impl Hub {
     /// [`IdleError`]: it never will.
     pub async fn wait_idle(&self) -> Result<(), IdleError> {
         let mut activity = self.core.activity.subscribe();
-        let settled = activity
-            .wait_for(|activity| *activity != Activity::Active)
-            .await;
+        let settled = relayed(activity.wait_for(|activity| *activity != Activity::Active)).await;
         match settled.as_deref() {
             Ok(Activity::Ended(End::Fault(fault))) => Err(IdleError::Faulted(fault.clone())),
             Ok(Activity::Ended(End::Closed)) | Err(_) => Err(IdleError::Closed),
@@ -320,6 +319,7 @@ impl HubCore {
 
     /// Ends all streams once they have given the last committed event. The first end counts.
     fn end(&self, end: End) {
+        let _behind = Behind::locks();
         let mut state = self.lock();
         if state.end.is_some() {
             return;
@@ -334,6 +334,7 @@ impl HubCore {
     }
 
     fn begin_work(&self, loop_id: LoopId) {
+        let behind = Behind::locks();
         let mut state = self.lock();
         let first = state.work.is_empty();
         *state.work.entry(loop_id).or_default() += 1;
@@ -341,12 +342,14 @@ impl HubCore {
             self.activity.send_replace(Activity::Active);
         }
         drop(state);
+        drop(behind);
         if first {
             self.emit(Live::new(self.header(LoopId::nil()), SessionActive {}));
         }
     }
 
     fn end_work(&self, loop_id: LoopId) {
+        let behind = Behind::locks();
         let mut state = self.lock();
         let Some(count) = state.work.get_mut(&loop_id) else {
             return;
@@ -361,6 +364,7 @@ impl HubCore {
             self.activity.send_replace(Activity::Idle);
         }
         drop(state);
+        drop(behind);
         self.emit(Live::new(self.header(loop_id), LoopIdle {}));
         if idle {
             self.emit(Live::new(self.header(LoopId::nil()), SessionIdle {}));

@@ -9,6 +9,7 @@
 //! | `actor`, `desk`, `queue`, `closing`, `shutdown` | the task that owns a loop, its commands, what waits for it, its end |
 //! | `hooks` | [`HookObserver`], [`HookGuard`]: what a host puts around all of it |
 //! | `turn`, `step`, `reply`, `batch`, `shape` | a turn, as a machine whose states are types |
+//! | `contained`, `unwanted`, `timer` | what a host brings may panic; a runtime need not have a timer |
 //!
 //! Nothing here can lose or half-do a commit: a step is submitted to the store's I/O thread, where it
 //! runs to its end whatever becomes of the task that waits (P3, P7).
@@ -19,7 +20,7 @@ mod append;
 mod asking;
 mod batch;
 mod closing;
-mod contain;
+mod contained;
 mod desk;
 mod filter;
 mod gate;
@@ -37,8 +38,10 @@ mod shape;
 mod shutdown;
 mod step;
 mod subscription;
+mod timer;
 mod tool;
 mod turn;
+mod unwanted;
 mod waiters;
 
 /// A stream of items, as [`ModelStream::new`] takes one.
@@ -48,7 +51,7 @@ pub use tokio_util::sync::CancellationToken;
 
 pub use agent::{AgentSpec, TurnLimits};
 pub use asking::AskError;
-pub use filter::{Filter, From, LoopScope};
+pub use filter::{Filter, LoopScope, StartAt};
 pub use gate::{APPROVE, APPROVE_ALWAYS, DENY, Decision, Policy, Resolution, ToolCall};
 pub use handle::{LoopHandle, LoopSnapshot, RunError, SpawnError, TurnEnd, TurnOutcome};
 pub use hooks::{Denial, HookCall, HookGuard, HookObserver, HookResult, HookWork};
@@ -57,6 +60,7 @@ pub use live::{Live, LiveBody};
 pub use model::{Model, ModelError, ModelEvent, ModelRequest, ModelSender, ModelStream};
 pub use question::Question;
 pub use queue::{Input, InputId, InputOutcome, Submitted};
-pub use shutdown::{ShutdownLimits, ShutdownPhase, ShutdownReport, shutdown_all};
+pub use shutdown::{ShutdownError, ShutdownLimits, ShutdownPhase, ShutdownReport, shutdown_all};
 pub use subscription::{Delivery, StreamEnd, Subscription};
+pub use timer::NoTimer;
 pub use tool::{Effects, FnTool, Tool, ToolCallContext, ToolError, ToolOutput, ToolSpec};

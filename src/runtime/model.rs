@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::ToolSpec;
+use crate::contain::{Held, Panicked, contained};
 use crate::content::{Message, Usage};
 use crate::event::Chunk;
 use crate::identity::Coordinates;
@@ -123,7 +124,8 @@ impl ModelError {
     }
 }
 
-type Boxed = Pin<Box<dyn Stream<Item = Result<ModelEvent, ModelError>> + Send>>;
+type Item = Result<ModelEvent, ModelError>;
+type Boxed = Pin<Box<dyn Stream<Item = Item> + Send>>;
 
 /// A model's answer as it comes.
 pub struct ModelStream(Boxed);
@@ -159,9 +161,31 @@ impl ModelStream {
     }
 }
 
-impl ModelStream {
-    pub(super) async fn next(&mut self) -> Option<Result<ModelEvent, ModelError>> {
-        poll_fn(|context| self.0.as_mut().poll_next(context)).await
+/// A model's answer as the runner reads it. Each poll is contained by itself; after its end or a
+/// panic the stream is dropped at once, by itself.
+pub(super) struct Answering(Option<Held<ModelStream>>);
+
+impl Answering {
+    pub(super) fn new(stream: Option<ModelStream>) -> Answering {
+        Answering(stream.map(Held::new))
+    }
+
+    pub(super) async fn next(&mut self) -> Result<Option<Item>, Panicked> {
+        let item = poll_fn(|context| {
+            let Some(stream) = self.0.as_mut().and_then(Held::get_mut) else {
+                return Poll::Ready(Ok(None));
+            };
+            match contained(|| stream.0.as_mut().poll_next(context)) {
+                Ok(Poll::Pending) => Poll::Pending,
+                Ok(Poll::Ready(item)) => Poll::Ready(Ok(item)),
+                Err(panicked) => Poll::Ready(Err(panicked)),
+            }
+        })
+        .await;
+        if !matches!(item, Ok(Some(_))) {
+            self.0 = None;
+        }
+        item
     }
 }
 

@@ -75,7 +75,8 @@ impl Question {
     }
 
     /// After how long without an answer which action counts as chosen; an empty one: none.
-    /// Needs a runtime with a timer, as every question with a timeout does. An answer that is
+    /// Needs a runtime with a timer, as every question with a timeout does: without one it is not asked
+    /// ([`AskError::NoTimer`](super::AskError::NoTimer)). An answer that is
     /// committed first wins. After a restart nobody waits, and the question stays open.
     #[must_use]
     pub fn timeout(self, after: Duration, action: impl Into<String>) -> Question {

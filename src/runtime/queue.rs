@@ -18,6 +18,7 @@ use crate::event::CancelReason;
 use crate::identity::TurnId;
 use crate::journal::Seq;
 use crate::sync::{Mutex, MutexGuard};
+use crate::wake::Relay;
 
 /// What is said to a loop.
 #[derive(Debug, Clone, PartialEq)]
@@ -127,6 +128,7 @@ pub(super) type Resolution = Result<InputOutcome, RunError>;
 pub struct Submitted {
     pub(super) id: InputId,
     pub(super) outcome: oneshot::Receiver<Resolution>,
+    pub(super) relay: Relay,
     pub(super) _keeps: mpsc::Sender<Command>,
 }
 
@@ -142,7 +144,9 @@ impl Future for Submitted {
     type Output = Resolution;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let outcome = Pin::new(&mut self.outcome).poll(context);
+        let waker = self.relay.to(context.waker());
+        let mut context = Context::from_waker(&waker);
+        let outcome = Pin::new(&mut self.outcome).poll(&mut context);
         outcome.map(|outcome| outcome.unwrap_or(Err(RunError::Ended)))
     }
 }

@@ -10,7 +10,7 @@ use shuttle::future::block_on;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, MaxSteps, Runner, thread};
 
-use super::{Filter, From, HubOptions, IdleError, StreamEnd, Subscription};
+use super::{Filter, HubOptions, IdleError, StartAt, StreamEnd, Subscription};
 use crate::content::{AssistantMessage, RawJson};
 use crate::event::{HostEvent, Kind};
 use crate::journal::{JournalOptions, Seq, Workers};
@@ -121,13 +121,13 @@ fn whoever_joins_sees_each_event_once_and_in_order() {
         for from in [1, 3] {
             let session = session.clone();
             threads.push(thread::spawn(move || {
-                let events = session.subscribe(From::seq(from), Filter::committed());
+                let events = session.subscribe(StartAt::seq(from), Filter::committed());
                 read_up_to(events, from, last);
             }));
         }
         let joins = session.clone();
         threads.push(thread::spawn(move || {
-            let events = joins.subscribe(From::now(), Filter::committed());
+            let events = joins.subscribe(StartAt::now(), Filter::committed());
             let from = events.next_seq().get();
             read_up_to(events, from, last);
         }));
@@ -176,7 +176,7 @@ fn a_submission_is_settled_whoever_serves_the_queue() {
         assert_eq!(session.open_turns(), []);
         // 1 session, 2 loops, and of each loop a turn, two steps, an end and a host's event.
         assert_eq!(session.last_seq(), Seq::new(3 + 2 * 5));
-        let history = session.history();
+        let history = session.history().unwrap();
         let id = session.id();
         drop((session, store));
         let options = StoreOptions {
@@ -185,7 +185,7 @@ fn a_submission_is_settled_whoever_serves_the_queue() {
         };
         let store = Store::on(Arc::new(disk.new_process()), "/store", options).unwrap();
         let (restored, _) = store.open_session(id, Mode::Read).unwrap();
-        assert_eq!(restored.history(), history);
+        assert_eq!(restored.history().unwrap(), history);
     });
 }
 
@@ -219,7 +219,7 @@ fn a_fault_reaches_everybody_behind_the_last_committed_event() {
         let watcher = thread::spawn({
             let session = session.clone();
             move || {
-                let mut events = session.subscribe(From::seq(1), Filter::committed());
+                let mut events = session.subscribe(StartAt::seq(1), Filter::committed());
                 let mut next = 1;
                 loop {
                     match block_on(events.recv()) {
@@ -259,7 +259,7 @@ fn live_events_keep_their_place_and_idle_wakes() {
     check(|| {
         let (_disk, _store, session, _) = world();
         let hub = session.hub();
-        let mut events = hub.subscribe(From::seq(1), Filter::all());
+        let mut events = hub.subscribe(StartAt::seq(1), Filter::all());
         let work = hub.work(crate::identity::LoopId::nil());
         let worker = thread::spawn({
             let session = session.clone();

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use super::LoopHandle;
+use super::{LoopHandle, NoTimer};
 
 /// How long the phases of a shutdown may take, each for itself, so that one that does not end cannot
-/// keep the others from running. Unlimited by default; limits need a runtime with a timer.
+/// keep the others from running. Unlimited by default; limits need a runtime with a timer
+/// ([`ShutdownError::NoTimer`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ShutdownLimits {
     /// For [`ShutdownPhase::Turn`].
@@ -24,6 +25,10 @@ impl ShutdownLimits {
             terminal: Some(limit),
             queue: Some(limit),
         }
+    }
+
+    pub(super) fn are_set(&self) -> bool {
+        *self != ShutdownLimits::default()
     }
 
     pub(super) fn of(&self, phase: ShutdownPhase) -> Option<Duration> {
@@ -67,12 +72,27 @@ impl ShutdownReport {
     }
 }
 
+/// Why a shutdown has no report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShutdownError {
+    /// Limits were asked for, and the loop's runtime has no timer. Nothing was done, the loop goes on:
+    /// shut it down without limits.
+    #[error(transparent)]
+    NoTimer(#[from] NoTimer),
+    /// The loop's task is gone and did not wind up: its runtime was shut down, or it was torn down by a
+    /// panic. A turn that ran is closed by the loop's next turn or by the next opening; what waited is
+    /// answered, and not recorded.
+    #[error("the loop's task ended without a shutdown; what became of its turn is in the log")]
+    TaskLost,
+}
+
 /// Shuts several loops down at once, those of one session for example; the reports are in the order
 /// of the handles.
 pub async fn shutdown_all<'a>(
     handles: impl IntoIterator<Item = &'a LoopHandle>,
     limits: ShutdownLimits,
-) -> Vec<ShutdownReport> {
+) -> Vec<Result<ShutdownReport, ShutdownError>> {
     let mut asked = Vec::new();
     for handle in handles {
         asked.push((handle, handle.ask_shutdown(limits).await));

@@ -3,14 +3,16 @@
 //! Every state but the last is discarded by dropping it.
 
 use tokio::task::coop::consume_budget;
-use tokio_util::sync::DropGuard;
 
 use super::append::append;
 use super::batch::ToolBatch;
 use super::hooks::{HookResult, Operation};
+use super::model::Answering;
 use super::reply::Accumulator;
 use super::turn::{StepContext, Stop};
-use super::{ModelEvent, ModelRequest, ModelStream};
+use super::unwanted::Unwanted;
+use super::{ModelEvent, ModelRequest};
+use crate::contain::contained;
 use crate::content::{AssistantMessage, StorableReply, ToolResultMessage, Usage};
 use crate::event::{Body, ErrorKind, Kind, TokenDelta};
 use crate::store::{Group, Last, StepDraft, Turn};
@@ -19,19 +21,28 @@ use crate::store::{Group, Last, StepDraft, Turn};
 pub(super) struct Streaming<'a> {
     context: &'a StepContext<'a>,
     hook: Operation,
-    stream: ModelStream,
+    stream: Answering,
     reply: Accumulator,
     usage: Option<Usage>,
     /// Tells what goes on beside the stream when the answer is no longer wanted.
-    unwanted: DropGuard,
+    unwanted: Unwanted,
 }
 
 impl<'a> Streaming<'a> {
     /// Asks the model, unless a guard refuses.
-    pub(super) fn begin(context: &'a StepContext<'a>) -> Result<Streaming<'a>, Stop> {
-        let cancel = context.cancel.child_token();
-        let unwanted = cancel.clone().drop_guard();
-        let messages = context.session.loop_context(context.at.loop_id);
+    pub(super) async fn begin(context: &'a StepContext<'a>) -> Result<Streaming<'a>, Stop> {
+        let (unwanted, cancel) = Unwanted::new();
+        let reading = context.session.submit_context(context.at.loop_id);
+        let read = tokio::select! {
+            biased;
+            read = reading => read,
+            () = context.cancel.cancelled() => return Err(Stop::Cancelled),
+        };
+        let messages = match read {
+            Ok(Ok(messages)) => messages,
+            Ok(Err(error)) => return Err(Stop::failed(ErrorKind::Unknown, error)),
+            Err(gone) => return Err(Stop::failed(ErrorKind::Unknown, gone)),
+        };
         let hooks = &context.agent.hooks;
         let hook = hooks.inference(context.at, &messages);
         let hook = hook.map_err(|denial| Stop::failed(ErrorKind::Unknown, denial))?;
@@ -43,10 +54,13 @@ impl<'a> Streaming<'a> {
             step_index: context.step_index,
             cancel,
         };
+        let model = context.agent.model.get();
+        let stream = contained(|| model.map(|model| model.stream(request)));
+        let stream = stream.map_err(Stop::panicked)?;
         Ok(Streaming {
             context,
             hook,
-            stream: context.agent.model.stream(request),
+            stream: Answering::new(stream),
             reply: Accumulator::new(context.agent.limits.reply_bytes),
             usage: None,
             unwanted,
@@ -74,7 +88,7 @@ impl<'a> Streaming<'a> {
                 () = self.context.cancel.cancelled() => return Err(Stop::Cancelled),
                 item = self.stream.next() => item,
             };
-            match item {
+            match item.map_err(Stop::panicked)? {
                 Some(Ok(ModelEvent::Chunk(chunk))) => {
                     // Shown first, then folded: who watches is never behind what is stored.
                     self.context.emit(TokenDelta {

@@ -10,6 +10,7 @@ use futures_core::Stream;
 
 use super::Filter;
 use super::hub::{At, End, HubCore, HubOptions};
+use crate::contain::dropped;
 use crate::event::Event;
 use crate::journal::{Fault, Seq};
 use crate::metrics::{Measure, Meter};
@@ -265,7 +266,9 @@ impl Subscription {
             return Poll::Ready(Some(Ok(Delivery::Committed(recovered))));
         }
         // Before looking: what comes after the look wakes.
-        self.inbox.lock().waker = Some(context.waker().clone());
+        let waker = Some(context.waker().clone());
+        let before = std::mem::replace(&mut self.inbox.lock().waker, waker);
+        dropped(before);
         loop {
             if let Some(event) = self.inbox.take_live(self.next) {
                 return Poll::Ready(Some(Ok(Delivery::Live(event))));

@@ -9,10 +9,13 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use super::asking::CallGates;
+use super::contained::Contained;
 use super::shape;
 use super::{AskError, Question};
+use crate::contain::{Held, Panicked, contained};
 use crate::content::RawJson;
 use crate::identity::{Coordinates, ToolExecutionId};
+use crate::wake::relayed;
 
 /// Bytes of what a tool says about input that it does not take.
 const DIAGNOSTIC: usize = 1024;
@@ -194,7 +197,10 @@ where
     }
 
     async fn run(&self, request: T, call: ToolCallContext) -> ToolOutput {
-        (self.run)(request, call).await.into()
+        match contained(|| Contained::new((self.run)(request, call))) {
+            Ok(running) => running.await.map_or_else(ToolOutput::panicked, Into::into),
+            Err(panicked) => ToolOutput::panicked(panicked),
+        }
     }
 }
 
@@ -248,7 +254,8 @@ impl ToolCallContext {
     /// [`AskError`]; `?` in a tool that gives a `Result` makes it the model's error result.
     pub async fn ask(&self, question: Question) -> Result<String, AskError> {
         match &self.gates {
-            Some(gates) => gates.ask(question).await,
+            // A tool may await it by a waker of its own.
+            Some(gates) => relayed(gates.ask(question)).await,
             None => Err(AskError::NobodyToAsk),
         }
     }
@@ -280,6 +287,12 @@ impl ToolOutput {
     }
 }
 
+impl ToolOutput {
+    pub(super) fn panicked(Panicked(detail): Panicked) -> ToolOutput {
+        ToolOutput::error(format!("the tool panicked: {detail}"))
+    }
+}
+
 impl From<String> for ToolOutput {
     fn from(text: String) -> Self {
         ToolOutput::text(text)
@@ -296,17 +309,21 @@ impl<T: Into<String>, E: std::fmt::Display> From<Result<T, E>> for ToolOutput {
     fn from(result: Result<T, E>) -> Self {
         match result {
             Ok(text) => ToolOutput::text(text),
-            Err(error) => ToolOutput::error(error.to_string()),
+            Err(error) => {
+                let error = Held::new(error);
+                ToolOutput::error(error.get().map(E::to_string).unwrap_or_default())
+            }
         }
     }
 }
 
 type ToolFuture = Pin<Box<dyn Future<Output = ToolOutput> + Send>>;
 
-/// A call that a tool has looked at.
+/// A call that a tool has looked at. What it holds of the host's is contained: also when it runs, which
+/// panics never, and wherever it is dropped.
 pub(super) struct PreparedCall {
     pub(super) summary: String,
-    pub(super) run: Box<dyn FnOnce(ToolCallContext) -> ToolFuture + Send>,
+    pub(super) run: Held<Box<dyn FnOnce(ToolCallContext) -> ToolFuture + Send>>,
 }
 
 /// A tool without the type of its requests, as an agent keeps it.
@@ -336,10 +353,25 @@ impl<T: Tool> AnyTool for Kept<T> {
         let prepared = self.tool.prepare(input);
         let request = prepared
             .map_err(|ToolError(why)| ToolError(shape::head(&why, DIAGNOSTIC).to_owned()))?;
-        let tool = self.tool.clone();
+        let request = Held::new(request);
+        let summary = request.get().map(|request| self.tool.summary(request));
+        let tool = Held::new(self.tool.clone());
+        let run = move |call| -> ToolFuture {
+            Box::pin(async move {
+                let begun = contained(|| {
+                    let (tool, request) = (tool.get()?, request.into_inner()?);
+                    Some(Contained::new(tool.run(request, call)))
+                });
+                match begun {
+                    Ok(Some(running)) => running.await.unwrap_or_else(ToolOutput::panicked),
+                    Ok(None) => ToolOutput::error("the tool is gone"),
+                    Err(panicked) => ToolOutput::panicked(panicked),
+                }
+            })
+        };
         Ok(PreparedCall {
-            summary: self.tool.summary(&request),
-            run: Box::new(move |call| Box::pin(async move { tool.run(request, call).await })),
+            summary: summary.unwrap_or_default(),
+            run: Held::new(Box::new(run)),
         })
     }
 }

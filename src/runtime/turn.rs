@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::append::append;
-use super::contain::{Contained, Panicked};
+use super::contained::Contained;
 use super::hooks::{HookResult, Hooks};
 use super::queue::Queue;
 use super::step::{CommittedStep, Next, Streaming};
@@ -18,6 +18,7 @@ use super::{
     AgentSpec, Hub, Live, LiveBody, Model, Policy, RunError, ToolSpec, TurnEnd, TurnLimits,
     TurnOutcome,
 };
+use crate::contain::{Held, Panicked};
 use crate::content::{AssistantMessage, Usage, UserMessage};
 use crate::event::{ErrorKind, ErrorProjection, Header, Kind};
 use crate::identity::{AgentName, Coordinates, StepId};
@@ -26,10 +27,10 @@ use crate::store::{CommitError, Loop, Refusal, Session, Turn};
 
 /// What a loop's turns are run with.
 pub(super) struct Agent {
-    pub(super) model: Arc<dyn Model>,
-    pub(super) tools: HashMap<String, Arc<dyn AnyTool>>,
+    pub(super) model: Held<Arc<dyn Model>>,
+    pub(super) tools: HashMap<String, Held<Arc<dyn AnyTool>>>,
     pub(super) specs: Arc<[ToolSpec]>,
-    pub(super) policy: Option<Arc<dyn Policy>>,
+    pub(super) policy: Option<Held<Arc<dyn Policy>>>,
     pub(super) limits: TurnLimits,
     pub(super) hooks: Arc<Hooks>,
     hub: Hub,
@@ -77,6 +78,11 @@ pub(super) enum Stop {
 impl Stop {
     pub(super) fn failed(kind: ErrorKind, why: impl std::fmt::Display) -> Stop {
         Stop::Failed(ErrorProjection::new(kind, why.to_string()))
+    }
+
+    /// Something of the host's panicked.
+    pub(super) fn panicked(Panicked(detail): Panicked) -> Stop {
+        Stop::failed(ErrorKind::TurnPanic, format!("panic: {detail}"))
     }
 
     pub(super) fn result(&self) -> HookResult {
@@ -237,7 +243,8 @@ async fn run_allowed(
     };
     let at = context.at;
     let mut progress = Progress::default();
-    // A panic of the model or the policy leaves the turn in our hands, so that it can be ended.
+    // What a host brings is contained where it is called. Should a panic come from anywhere else, the
+    // turn is in our hands, so that it can be ended.
     let driven = Contained::new(drive(&mut turn, context, &mut progress)).await;
     running.ending.cancel();
     let (end, terminal) = match driven {
@@ -246,10 +253,7 @@ async fn run_allowed(
             (TurnEnd::Done { message }, done.terminal)
         }
         Ok(Err(stop)) => finish(turn, &agent.hooks, at, stop).await,
-        Err(Panicked(detail)) => {
-            let stop = Stop::failed(ErrorKind::TurnPanic, format!("panic: {detail}"));
-            finish(turn, &agent.hooks, at, stop).await
-        }
+        Err(panicked) => finish(turn, &agent.hooks, at, Stop::panicked(panicked)).await,
     };
     Ok(TurnOutcome {
         turn: id,
@@ -295,7 +299,7 @@ async fn one_step(
     context: &StepContext<'_>,
     progress: &mut Progress,
 ) -> Result<CommittedStep, Stop> {
-    let materialized = Streaming::begin(context)?.materialize().await?;
+    let materialized = Streaming::begin(context).await?.materialize().await?;
     progress.spend(materialized.usage())?;
     let candidate = match materialized.next() {
         Next::Commit(candidate) => candidate,

@@ -1,5 +1,8 @@
 //! Who waits for the answer of which gate. The hub of a session tells them of what is committed, so
 //! that whatever resolves a gate reaches the one who waits for it, once.
+//!
+//! It tells under the commit boundary's lock: a waker of a host stands behind a relay
+//! ([`relayed`](crate::wake::relayed)), so that it runs behind that lock.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -45,7 +48,8 @@ impl Waiters {
             .iter()
             .filter_map(|committed| committed.event().body_as::<GateResolved>());
         for resolved in resolved {
-            if let Some(waiting) = self.lock().remove(&resolved.gate_id) {
+            let waiting = self.lock().remove(&resolved.gate_id);
+            if let Some(waiting) = waiting {
                 let _ = waiting.send(resolved.clone());
             }
         }
@@ -53,7 +57,8 @@ impl Waiters {
 
     /// Nothing will be committed any more.
     pub(super) fn end(&self) {
-        self.lock().clear();
+        let waiting = std::mem::take(&mut *self.lock());
+        drop(waiting);
     }
 }
 
@@ -73,6 +78,7 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.waiters.lock().remove(&self.gate);
+        let given_up = self.waiters.lock().remove(&self.gate);
+        drop(given_up);
     }
 }

@@ -1,7 +1,6 @@
 //! The commit boundary of a session: the one place where events become durable.
 
 use std::collections::{HashSet, VecDeque};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
 
@@ -13,21 +12,22 @@ use super::io::{IoThread, Ticket};
 use super::log::Log;
 use super::session::Mode;
 use super::state::{Admission, SessionState};
-use super::{CommitError, Refusal};
+use super::{CommitError, Refusal, ReplayError, SessionCloseError};
+use crate::contain::{contained, dropped};
 use crate::event::{
     Body, Factory, Header, Key, Limits, check_pairing, decode_header, encode_record,
 };
 use crate::identity::{Coordinates, LoopId, SessionId, StepId};
-use crate::journal::{AppendError, CloseError, Fault, Lsn, NotCommitted, ReadError, Workers};
+use crate::journal::{AppendError, Fault, Lsn, NotCommitted, ReadError, Seq, Workers};
 use crate::metrics::{Measure, Meter};
 use crate::sync::{Mutex, MutexGuard};
-use crate::wake::Behind;
 
 /// What is told of a session's commits, in their order: the hub is one.
 ///
-/// It is called between the durable append and the answer to the caller, so it must not block, and
-/// must not commit, observe or close: those wait for the commit that is calling. One that panics is
-/// told nothing more.
+/// It is called between the durable append and the answer to the caller, so it must not block; a
+/// ticket, or another thread that commits, is not to be waited for. Reading is fine. What commits,
+/// witnesses, parks or closes the same session is refused ([`Refusal::Reentrant`]), and an observer
+/// that joins is told of what comes behind this. One that panics is told nothing more.
 pub trait Observer: Send + Sync {
     /// These events are durable now.
     fn committed(&self, batch: &[Committed]);
@@ -83,6 +83,9 @@ pub(super) struct Boundary {
     pub(super) taken: Taken,
     /// Why the first of them that failed did, if one did.
     pub(super) refused: Option<NotCommitted>,
+    /// Whether a commit waits for the keys of earlier processes, and whether they are being read.
+    pub(super) wants_keys: bool,
+    pub(super) loading_keys: bool,
 }
 
 impl std::fmt::Debug for SessionCore {
@@ -144,40 +147,50 @@ impl SessionCore {
 
     /// The commit boundary (design, section 3): stamp, preflight, durable append, history,
     /// publication, answer. Nothing behind the append happens unless it said that the batch is
-    /// durable (P2), and the batch is atomic (P3).
-    pub(super) fn commit(self: &Arc<Self>, drafts: Vec<Draft>) -> CommitResult {
+    /// durable (P2), and the batch is atomic (P3). With `behind` only if the session stands there.
+    pub(super) fn commit(
+        self: &Arc<Self>,
+        behind: Option<Seq>,
+        drafts: Vec<Draft>,
+    ) -> CommitResult {
         let events = drafts.len();
         let _span = tracing::debug_span!("commit", session = %self.id, events).entered();
-        let batch = self.encode(drafts)?;
+        let batch = Submitted::new(behind, self.encode(drafts)?);
         self.wait(self.request(batch, true))
     }
 
-    /// The same for a batch of a loop that depends on where the session stands: it is made when its
-    /// turn has come, behind all commits of the loop that were submitted before it.
+    /// The same for a batch of a loop, without keys, that depends on where the session stands: it is
+    /// made when its turn has come, behind all commits of the loop that were submitted before it.
     pub(super) fn commit_with(
         self: &Arc<Self>,
         loop_id: LoopId,
         draft: impl FnOnce(&SessionState) -> Vec<Draft> + Send + 'static,
     ) -> CommitResult {
-        let batch = Submitted::Made(loop_id, Box::new(draft));
+        let batch = Submitted::Made(loop_id, false, Box::new(draft));
         self.wait(self.request(batch, true))
     }
 
     /// A commit that does not block: it runs to its end whatever becomes of the ticket.
-    pub(super) fn submit(self: &Arc<Self>, drafts: Vec<Draft>) -> Ticket<CommitResult> {
+    pub(super) fn submit(
+        self: &Arc<Self>,
+        behind: Option<Seq>,
+        drafts: Vec<Draft>,
+    ) -> Ticket<CommitResult> {
         match self.encode(drafts) {
-            Ok(batch) => self.request(batch, false),
+            Ok(batch) => self.request(Submitted::new(behind, batch), false),
             Err(refusal) => Ticket::ready(Err(refusal.into())),
         }
     }
 
-    /// The same for a batch of a loop that depends on where the session stands.
+    /// The same for a batch of a loop that depends on where the session stands, and whether it has
+    /// idempotency keys.
     pub(super) fn submit_with(
         self: &Arc<Self>,
         loop_id: LoopId,
+        keyed: bool,
         draft: impl FnOnce(&SessionState) -> Vec<Draft> + Send + 'static,
     ) -> Ticket<CommitResult> {
-        self.request(Submitted::Made(loop_id, Box::new(draft)), false)
+        self.request(Submitted::Made(loop_id, keyed, Box::new(draft)), false)
     }
 
     fn wait(&self, ticket: Ticket<CommitResult>) -> CommitResult {
@@ -202,9 +215,9 @@ impl SessionCore {
     /// Steps 1 and 2 as far as they do not depend on where the session stands, in the caller's
     /// thread: coordinates, event id, creation time; validation, encoding, and the reader's
     /// acceptance (P10).
-    fn encode(&self, drafts: Vec<Draft>) -> Result<Submitted, Refusal> {
-        self.ready(&lock(&self.boundary))?;
-        Ok(Submitted::Encoded(self.stamp(drafts)?))
+    fn encode(&self, drafts: Vec<Draft>) -> Result<Vec<Encoded>, Refusal> {
+        self.ready(&*self.enter()?)?;
+        self.stamp(drafts)
     }
 
     pub(super) fn stamp(&self, drafts: Vec<Draft>) -> Result<Vec<Encoded>, Refusal> {
@@ -290,7 +303,7 @@ impl SessionCore {
         key: Option<&Key>,
         bytes: &[u8],
     ) -> Result<Option<Committed>, Refusal> {
-        let Some((key, position)) = key.and_then(|key| Some((key, state.keyed(key)?))) else {
+        let Some((key, position)) = key.and_then(|key| Some((key, state.keys.get(key)?))) else {
             return Ok(None);
         };
         let entry = self
@@ -333,11 +346,10 @@ impl SessionCore {
 
     /// Something that the log does apart from commits.
     fn aside(&self, does: impl FnOnce(&dyn Log) -> Result<(), AppendError>) -> Result<(), Refusal> {
-        self.ready(&lock(&self.boundary))?;
+        self.ready(&*self.enter()?)?;
         let witnessed = does(&*self.log);
         if let Some(fault) = self.log.fault() {
-            let _behind = Behind::locks();
-            lock(&self.boundary).latch(&fault);
+            self.entered().latch(&fault);
         }
         witnessed.map_err(|error| match error {
             AppendError::Unknown(fault)
@@ -347,9 +359,9 @@ impl SessionCore {
     }
 
     /// Closes for all handles: what is under way is finished, what waits is refused.
-    pub(super) fn close(&self) -> Result<(), CloseError> {
+    pub(super) fn close(&self) -> Result<(), SessionCloseError> {
         let waiting = {
-            let mut boundary = lock(&self.boundary);
+            let mut boundary = self.enter()?;
             boundary.closed = true;
             std::mem::take(&mut boundary.waiting)
         };
@@ -358,9 +370,8 @@ impl SessionCore {
         }
         let closed = self.log.close();
         self.touch();
-        let _behind = Behind::locks();
-        lock(&self.boundary).close();
-        closed
+        self.entered().close();
+        Ok(closed?)
     }
 
     /// The log has grown, or was closed.
@@ -381,12 +392,17 @@ impl SessionCore {
 }
 
 impl Boundary {
+    /// Whether the keys of earlier processes are to be read now, by who asks.
+    pub(super) fn begins_to_load(&mut self) -> bool {
+        let begins = std::mem::take(&mut self.wants_keys) && !self.loading_keys;
+        self.loading_keys |= begins;
+        begins
+    }
+
     /// Step 5: those who are there are told, in the order of the commits.
     pub(super) fn publish(&mut self, committed: &[Committed]) {
-        self.observers.retain(|observer| match observer.upgrade() {
-            Some(observer) => told(|| observer.committed(committed)),
-            None => false,
-        });
+        self.observers
+            .retain(|observer| tell(observer, |observer| observer.committed(committed)));
     }
 
     /// The first fault is kept (P8).
@@ -400,9 +416,18 @@ impl Boundary {
         // For those that ask while a commit runs: an observer, or another thread.
         let _ = self.latched.set(fault.clone());
         for observer in self.observers.drain(..) {
-            if let Some(observer) = observer.upgrade() {
-                told(|| observer.faulted(fault));
-            }
+            tell(&observer, |observer| observer.faulted(fault));
+        }
+    }
+
+    /// The commits with keys that wait cannot be checked for repeats.
+    pub(super) fn refuse_keyed(&mut self, error: &ReplayError) {
+        self.wants_keys = false;
+        let waiting = std::mem::take(&mut self.waiting);
+        let (keyed, others): (VecDeque<_>, _) = waiting.into_iter().partition(Request::is_keyed);
+        self.waiting = others;
+        for request in keyed {
+            request.refuse(Refusal::KeysUnreadable(error.clone()));
         }
     }
 
@@ -410,18 +435,32 @@ impl Boundary {
     pub(super) fn close(&mut self) {
         self.closed = true;
         for observer in self.observers.drain(..) {
-            if let Some(observer) = observer.upgrade() {
-                told(|| observer.closed());
-            }
+            tell(&observer, |observer| observer.closed());
+        }
+    }
+
+    /// Tells an observer of all that comes, or that nothing will.
+    pub(super) fn join(&mut self, observer: Weak<dyn Observer>) {
+        if let Some(fault) = &self.fault {
+            tell(&observer, |observer| observer.faulted(fault));
+        } else if self.closed {
+            tell(&observer, |observer| observer.closed());
+        } else {
+            self.observers.push(observer);
         }
     }
 }
 
-/// Tells an observer; one that panics is told nothing more, and harms nobody else.
-pub(super) fn told(tell: impl FnOnce()) -> bool {
-    let told = catch_unwind(AssertUnwindSafe(tell)).is_ok();
+/// Tells an observer, if it is there; one that panics is told nothing more, and harms nobody else.
+fn tell(observer: &Weak<dyn Observer>, what: impl FnOnce(&dyn Observer)) -> bool {
+    let Some(observer) = observer.upgrade() else {
+        return false;
+    };
+    let told = contained(|| what(&*observer)).is_ok();
     if !told {
         tracing::error!("an observer of a session panicked; it is told nothing more");
     }
+    // Its host may have given it up meanwhile.
+    dropped(observer);
     told
 }

@@ -1,6 +1,6 @@
 //! Calls that were cut off: what they were about to do is known, what they did is not.
 
-use super::committed::Committed;
+use super::committed::{Committed, Outcome};
 use super::{CommitError, Draft, Mode, OrderError, Refusal, Session};
 use crate::event::ToolIntentSettled;
 use crate::identity::{LoopId, StepId, ToolExecutionId, TurnId};
@@ -65,7 +65,8 @@ impl Session {
     }
 
     /// Says that somebody has looked into what a call did, with what was found, at most 4 KiB.
-    /// Durable; the call is listed no more.
+    /// Durable; the call is listed no more. Blocks: async hosts use [`Session::settle_effect_async`], or
+    /// `LoopHandle::settle_effect`.
     ///
     /// # Errors
     /// [`SettleError`].
@@ -74,7 +75,30 @@ impl Session {
         execution: ToolExecutionId,
         note: impl Into<String>,
     ) -> Result<Committed<ToolIntentSettled>, SettleError> {
-        let note = note.into();
+        let draft = self.settling(execution, note.into())?;
+        settled(execution, self.commit(vec![draft]))
+    }
+
+    /// The async twin of [`Session::settle_effect`]. If it is dropped while it waits, the effect is
+    /// settled all the same.
+    ///
+    /// # Errors
+    /// As for [`Session::settle_effect`].
+    pub async fn settle_effect_async(
+        &self,
+        execution: ToolExecutionId,
+        note: impl Into<String>,
+    ) -> Result<Committed<ToolIntentSettled>, SettleError> {
+        let draft = self.settling(execution, note.into())?;
+        let outcome = self.submit(vec![draft]).await;
+        settled(
+            execution,
+            outcome.map_err(CommitError::from).and_then(|done| done),
+        )
+    }
+
+    /// What a settling would commit. Whether the effect is still unknown then, the boundary decides.
+    fn settling(&self, execution: ToolExecutionId, note: String) -> Result<Draft, SettleError> {
         if note.len() > NOTE {
             let got = note.len();
             return Err(SettleError::TooLong { got, max: NOTE });
@@ -86,20 +110,26 @@ impl Session {
             tool_execution_id: execution,
             note,
         });
-        let draft = draft
+        Ok(draft
             .in_loop(effect.loop_id)
             .in_turn(effect.turn)
-            .in_step(effect.step);
-        match self.commit(vec![draft]) {
-            Ok(outcomes) => {
-                let first = outcomes.first();
-                let settled = first.and_then(|outcome| outcome.committed().typed());
-                settled.ok_or_else(|| CommitError::from(Refusal::Empty).into())
-            }
-            Err(CommitError::NotCommitted(Refusal::Order(OrderError::NoIntent(_)))) => {
-                Err(SettleError::NotUnknown(execution))
-            }
-            Err(error) => Err(error.into()),
+            .in_step(effect.step))
+    }
+}
+
+fn settled(
+    execution: ToolExecutionId,
+    outcome: Result<Vec<Outcome>, CommitError>,
+) -> Result<Committed<ToolIntentSettled>, SettleError> {
+    match outcome {
+        Ok(outcomes) => {
+            let first = outcomes.first();
+            let settled = first.and_then(|outcome| outcome.committed().typed());
+            settled.ok_or_else(|| CommitError::from(Refusal::Empty).into())
         }
+        Err(CommitError::NotCommitted(Refusal::Order(OrderError::NoIntent(_)))) => {
+            Err(SettleError::NotUnknown(execution))
+        }
+        Err(error) => Err(error.into()),
     }
 }

@@ -10,6 +10,18 @@ use crate::journal::{CloseError, DiskError, Fault, Lsn, NotCommitted, OpenError,
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OrderError {
+    /// The session does not stand where the commit was to follow ([`Session::commit_behind`]).
+    ///
+    /// [`Session::commit_behind`]: super::Session::commit_behind
+    #[error(
+        "the session stands at {actual} and not at {expected}; look at what came and try again"
+    )]
+    Moved {
+        /// Where it was expected.
+        expected: Seq,
+        /// Its last record.
+        actual: Seq,
+    },
     /// The session has no such loop.
     #[error("the session has no loop {0}")]
     UnknownLoop(LoopId),
@@ -83,6 +95,11 @@ pub enum Refusal {
     /// The first commit under a repeated key cannot be read to compare it.
     #[error("the first commit under a repeated key cannot be read: {0}")]
     FirstUnreadable(ReadError),
+    /// Which keys earlier processes used cannot be read, so a repeat would not be known.
+    #[error(
+        "the keys of earlier commits cannot be read: {0}; commit without a key, or repair the session"
+    )]
+    KeysUnreadable(ReplayError),
     /// No id could be made.
     #[error(transparent)]
     Mint(#[from] MintError),
@@ -92,6 +109,10 @@ pub enum Refusal {
     /// The session is faulted since an earlier commit; open it again.
     #[error("the session is faulted: {0}")]
     Faulted(Fault),
+    /// An observer of the session, or a collector of metrics, called this while it was being told: the
+    /// operation would wait for itself. Do it in another thread or task, which nobody there waits for.
+    #[error("an observer or a collector of metrics must not do this while it is being told")]
+    Reentrant,
     /// The journal refused; it goes on.
     #[error(transparent)]
     Journal(NotCommitted),
@@ -178,7 +199,7 @@ pub enum SessionError {
     /// Its journal could not be opened.
     #[error(transparent)]
     Journal(#[from] OpenError),
-    /// Its history could not be read to its end. Open it read-only to read what is intact.
+    /// What its state depends on could not be read to its end. Open it read-only to read what is intact.
     #[error("the history cannot be read: {0}; open the session read-only")]
     History(#[from] ReplayError),
     /// The disk failed.
@@ -232,5 +253,12 @@ pub enum StoreError {
 
 /// Why a session was not closed cleanly. What was acknowledged is as safe as before.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[error(transparent)]
-pub struct SessionCloseError(#[from] pub CloseError);
+#[non_exhaustive]
+pub enum SessionCloseError {
+    /// Its journal was not closed cleanly.
+    #[error(transparent)]
+    Journal(#[from] CloseError),
+    /// As [`Refusal::Reentrant`]; the session goes on.
+    #[error("an observer or a collector of metrics must not close while it is being told")]
+    Reentrant,
+}

@@ -7,20 +7,18 @@
 //! the log: history, publication, answer (P2).
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use super::boundary::{Boundary, CommitResult, SessionCore, lock};
+use super::boundary::{Boundary, CommitResult, SessionCore};
 use super::committed::{Committed, Outcome};
 use super::draft::Draft;
-use super::io::{Promise, Ticket};
+use super::io::{Promise, Serve, Ticket};
 use super::state::SessionState;
-use super::{CommitError, Refusal};
+use super::{CommitError, OrderError, Refusal};
 use crate::event::{Event, Key};
 use crate::identity::LoopId;
 use crate::journal::{AppendError, NotCommitted, Placed, Receipt, Seq, Sink, WhenFull};
 use crate::metrics::Measure;
-use crate::sync::MutexGuard;
-use crate::wake::Behind;
 
 /// An event with its bytes.
 pub(super) struct Encoded {
@@ -36,8 +34,19 @@ type Make = Box<dyn FnOnce(&SessionState) -> Vec<Draft> + Send>;
 /// A batch as it was submitted.
 pub(super) enum Submitted {
     Encoded(Vec<Encoded>),
-    /// One of a loop that is made when its turn has come.
-    Made(LoopId, Make),
+    /// One that goes only right behind this record, unless all of it is known already.
+    Behind(Seq, Vec<Encoded>),
+    /// One of a loop that is made when its turn has come; whether it has keys.
+    Made(LoopId, bool, Make),
+}
+
+impl Submitted {
+    pub(super) fn new(behind: Option<Seq>, batch: Vec<Encoded>) -> Submitted {
+        match behind {
+            Some(behind) => Submitted::Behind(behind, batch),
+            None => Submitted::Encoded(batch),
+        }
+    }
 }
 
 /// A commit that waits for its turn.
@@ -57,6 +66,15 @@ pub(super) struct InFlight {
 }
 
 impl Request {
+    pub(super) fn is_keyed(&self) -> bool {
+        match &self.batch {
+            Submitted::Made(_, keyed, _) => *keyed,
+            Submitted::Encoded(batch) | Submitted::Behind(_, batch) => {
+                batch.iter().any(|encoded| encoded.key.is_some())
+            }
+        }
+    }
+
     pub(super) fn refuse(self, refusal: Refusal) {
         self.promise.fulfil(Err(refusal.into()));
     }
@@ -70,7 +88,8 @@ pub(super) struct Taken {
 }
 
 impl Taken {
-    /// Whether a commit has to wait. One of the session itself waits for all, and all for it.
+    /// Whether a commit has to wait. One of the session itself waits for all, and all for it; one that
+    /// names its place waits for all, so that the place is known.
     fn conflicts(&self, batch: &Submitted) -> bool {
         let session = LoopId::nil();
         if self.loops.is_empty() {
@@ -79,7 +98,8 @@ impl Taken {
         let waits = |loop_id: &LoopId| *loop_id == session || self.loops.contains(loop_id);
         self.loops.contains(&session)
             || match batch {
-                Submitted::Made(loop_id, _) => waits(loop_id),
+                Submitted::Made(loop_id, ..) => waits(loop_id),
+                Submitted::Behind(..) => true,
                 Submitted::Encoded(batch) => batch.iter().any(|encoded| {
                     let key = encoded.key.as_ref();
                     waits(&encoded.event.header.coordinates.loop_id)
@@ -95,13 +115,16 @@ impl Taken {
 
     fn take_waiting(&mut self, batch: &Submitted) {
         match batch {
-            Submitted::Made(loop_id, _) => {
+            Submitted::Made(loop_id, ..) => {
                 self.loops.insert(*loop_id);
             }
             Submitted::Encoded(batch) => {
                 for encoded in batch {
                     self.take(&encoded.event, encoded.key.as_ref());
                 }
+            }
+            Submitted::Behind(..) => {
+                self.loops.insert(LoopId::nil());
             }
         }
     }
@@ -123,6 +146,8 @@ impl SessionCore {
         may_block: bool,
     ) -> Ticket<CommitResult> {
         let (promise, ticket) = Promise::new();
+        let server: Weak<dyn Serve> = Arc::<SessionCore>::downgrade(self);
+        let ticket = ticket.served_by(server);
         let full = match may_block {
             true => WhenFull::Exceed,
             false => WhenFull::Refuse,
@@ -132,8 +157,13 @@ impl SessionCore {
             full,
             promise,
         };
-        let behind = Behind::locks();
-        let mut boundary = lock(&self.boundary);
+        let mut boundary = match self.enter() {
+            Ok(boundary) => boundary,
+            Err(reentrant) => {
+                request.refuse(reentrant.into());
+                return ticket;
+            }
+        };
         if let Err(refusal) = self.ready(&boundary) {
             drop(boundary);
             request.refuse(refusal);
@@ -141,22 +171,39 @@ impl SessionCore {
         }
         boundary.waiting.push_back(request);
         let leads = self.launch(&mut boundary, may_block);
+        let loads = boundary.begins_to_load();
         drop(boundary);
-        drop(behind);
         if leads {
             self.log.lead();
+        }
+        match loads {
+            true if may_block => self.load_keys(),
+            true => self.load_keys_aside(),
+            false => {}
         }
         ticket
     }
 
+    fn load_keys_aside(self: &Arc<Self>) {
+        let core = self.clone();
+        // What becomes of it is told to the commits that wait.
+        drop(self.io.submit(move || core.load_keys()));
+    }
+
     /// Sends to the log what has to wait for nothing. Whether the caller has to write it.
-    fn launch(self: &Arc<Self>, boundary: &mut Boundary, offer: bool) -> bool {
+    pub(super) fn launch(self: &Arc<Self>, boundary: &mut Boundary, offer: bool) -> bool {
         let mut leads = false;
         let mut stays = VecDeque::new();
         let mut before = Taken::default();
         while let Some(request) = boundary.waiting.pop_front() {
+            // Whether it is a repeat is known only when the keys of earlier processes are.
+            let unknown = request.is_keyed() && self.state().keys.unread().is_some();
+            boundary.wants_keys |= unknown;
             // What was submitted first goes first, also among those that wait.
-            if boundary.taken.conflicts(&request.batch) || before.conflicts(&request.batch) {
+            if unknown
+                || boundary.taken.conflicts(&request.batch)
+                || before.conflicts(&request.batch)
+            {
                 before.take_waiting(&request.batch);
                 stays.push_back(request);
                 continue;
@@ -224,11 +271,25 @@ impl SessionCore {
 
     fn prepare(&self, batch: Submitted) -> Result<(Vec<Option<Committed>>, Vec<Encoded>), Refusal> {
         let state = self.state();
-        let batch = match batch {
-            Submitted::Encoded(batch) => batch,
-            Submitted::Made(_, make) => self.stamp(make(&state))?,
+        let (behind, batch) = match batch {
+            Submitted::Encoded(batch) => (None, batch),
+            Submitted::Behind(behind, batch) => (Some(behind), batch),
+            Submitted::Made(_, _, make) => (None, self.stamp(make(&state))?),
         };
-        self.preflight(&state, batch)
+        let prepared = self.preflight(&state, batch);
+        let Some(expected) = behind.filter(|behind| *behind != state.last) else {
+            return prepared;
+        };
+        match &prepared {
+            // A repeat is told what became of it the first time, wherever the session stands now.
+            Ok((_, fresh)) if fresh.is_empty() => prepared,
+            Err(Refusal::KeyReused { .. }) => prepared,
+            // What else is wrong with it may be so only because of what came in between.
+            _ => {
+                let actual = state.last;
+                Err(OrderError::Moved { expected, actual }.into())
+            }
+        }
     }
 
     /// Step 3 failed: nothing is published and history is unchanged.
@@ -305,12 +366,17 @@ impl SessionCore {
     }
 }
 
+impl Serve for SessionCore {
+    fn serve(&self) {
+        self.log.lead();
+    }
+}
+
 type Flown = (Promise<CommitResult>, CommitResult);
 
 impl Sink for SessionCore {
     fn settled(self: Arc<Self>, outcome: Result<Receipt, AppendError>) {
-        let _behind = Behind::locks();
-        let mut boundary: MutexGuard<'_, Boundary> = lock(&self.boundary);
+        let mut boundary = self.entered();
         let Some(flown) = boundary.flight.pop_front() else {
             return;
         };
@@ -322,7 +388,11 @@ impl Sink for SessionCore {
             boundary.refused = None;
         }
         self.launch(&mut boundary, false);
+        let loads = boundary.begins_to_load();
         drop(boundary);
+        if loads {
+            self.load_keys_aside();
+        }
         promise.fulfil(result);
     }
 }

@@ -229,7 +229,7 @@ impl GateAnswer {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AnswerError {
-    /// The session has no such gate, or it was closed a thousand gates ago.
+    /// The session has no such gate, or it was closed 256 gates ago.
     #[error("there is no gate {0} that waits for an answer")]
     UnknownGate(GateId),
     /// Another answer came first; this one counts for nothing.
@@ -285,7 +285,9 @@ impl Session {
         self.core.state().pending.answers.all().cloned().collect()
     }
 
-    /// Answers a gate. When it returns, the answer is durable; who waits for it is told behind that.
+    /// Answers a gate. It **blocks** until the answer is durable, so it is for hosts without the runner
+    /// and for threads of their own; in async code use [`Session::answer_gate_async`], which
+    /// `LoopHandle::answer_gate` is. Who waits for the answer is told behind that.
     /// Of answers that race exactly one is taken. It works as well after a restart, when the turn
     /// that asked is gone: the answer is kept for the turn that asks the same again
     /// ([`Session::gate_answers`]).

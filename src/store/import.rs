@@ -132,7 +132,7 @@ struct Importing<'a> {
     numbers: Numbers,
     state: Arc<Mutex<SessionState>>,
     journal: Option<Journal>,
-    batch: Vec<(Event, Vec<u8>)>,
+    batch: Vec<(Event, Option<Key>, Vec<u8>)>,
     bytes: usize,
 }
 
@@ -150,7 +150,7 @@ impl<'a> Importing<'a> {
             },
             source: None,
             numbers: Numbers::default(),
-            state: Arc::new(Mutex::new(SessionState::lean())),
+            state: Arc::new(Mutex::new(SessionState::new(&store.inner.options))),
             journal: None,
             batch: Vec::new(),
             bytes: 0,
@@ -237,7 +237,7 @@ impl<'a> Importing<'a> {
         self.report.events += 1;
         self.report.keys += u64::from(key.is_some());
         self.bytes += payload.len();
-        self.batch.push((event, payload));
+        self.batch.push((event, key, payload));
         Ok(())
     }
 
@@ -298,7 +298,7 @@ impl<'a> Importing<'a> {
         let payloads = self
             .batch
             .iter()
-            .map(|(_, payload)| NewRecord { session, payload });
+            .map(|(_, _, payload)| NewRecord { session, payload });
         let records: Vec<NewRecord<'_>> = payloads.collect();
         let receipt = match &self.journal {
             Some(journal) => journal
@@ -322,9 +322,9 @@ impl<'a> Importing<'a> {
         };
         let mut state = lock(&self.state);
         let placed: Vec<Placed> = receipt.records.iter().copied().collect();
-        for ((event, payload), placed) in self.batch.drain(..).zip(placed) {
+        for ((event, key, payload), placed) in self.batch.drain(..).zip(placed) {
             let committed = Committed::live(event, placed.seq, placed.lsn, payload.len());
-            state.apply(&committed, None, None);
+            state.apply(&committed, key.as_ref(), Some(placed.position));
         }
         self.bytes = 0;
         Ok(())

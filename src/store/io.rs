@@ -2,13 +2,13 @@
 //! block a thread of their runtime; and tickets, for what was submitted to it or to the log.
 
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use crate::contain::{contained, dropped};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -35,8 +35,9 @@ impl IoThread {
         let job: Job = Box::new(move || {
             // A panic in a host's disk must not take the thread down with the jobs behind it; the
             // promise, dropped unfulfilled, tells the waiter.
-            if let Ok(value) = catch_unwind(AssertUnwindSafe(job)) {
-                promise.fulfil(value);
+            match contained(job) {
+                Ok(value) => promise.fulfil(value),
+                Err(_) => drop(promise),
             }
         });
         // A model checker sees its own threads only.
@@ -55,7 +56,10 @@ impl IoThread {
             let (sender, receiver) = channel::<Job>();
             let started = std::thread::Builder::new()
                 .name("stepwell-io".into())
-                .spawn(move || receiver.into_iter().for_each(|job| job()));
+                .spawn(move || {
+                    // What nobody waits for any more is dropped here, and may panic then.
+                    receiver.into_iter().for_each(|job| drop(contained(job)));
+                });
             match started {
                 Ok(_) => *jobs = Some(sender),
                 Err(error) => tracing::error!(%error, "the I/O thread could not be started"),
@@ -114,7 +118,11 @@ impl<T> Promise<T> {
     /// A promise, and the ticket on it.
     pub(super) fn new() -> (Promise<T>, Ticket<T>) {
         let slot = Arc::new(Slot::default());
-        (Promise(slot.clone()), Ticket(slot))
+        let ticket = Ticket {
+            slot: slot.clone(),
+            server: None,
+        };
+        (Promise(slot), ticket)
     }
 
     pub(super) fn fulfil(self, value: T) {
@@ -141,9 +149,24 @@ pub struct Stalled<T> {
 
 /// The outcome of something that was submitted. It can be awaited or waited for; dropping it changes
 /// nothing else.
-#[derive(Debug)]
 #[must_use = "a ticket tells whether what was submitted is durable"]
-pub struct Ticket<T>(Arc<Slot<T>>);
+pub struct Ticket<T> {
+    slot: Arc<Slot<T>>,
+    /// What can be done for the outcome by who has to wait for it.
+    server: Option<Weak<dyn Serve>>,
+}
+
+impl<T: std::fmt::Debug> std::fmt::Debug for Ticket<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Ticket").field(&self.slot).finish()
+    }
+}
+
+/// Brings outcomes about.
+pub(super) trait Serve: Send + Sync {
+    /// Writes what is queued, and hands on the rest.
+    fn serve(&self);
+}
 
 impl<T> Ticket<T> {
     /// One whose outcome is known.
@@ -153,9 +176,17 @@ impl<T> Ticket<T> {
         ticket
     }
 
+    /// The same, of something that can be served.
+    pub(super) fn served_by(self, server: Weak<dyn Serve>) -> Ticket<T> {
+        Ticket {
+            server: Some(server),
+            ..self
+        }
+    }
+
     /// Whether the outcome is there.
     pub(super) fn is_ready(&self) -> bool {
-        !matches!(&*lock(&self.0.state), State::Waiting(_))
+        !matches!(&*lock(&self.slot.state), State::Waiting(_))
     }
 
     /// Blocks until the outcome is there. Not for async code: await the ticket there.
@@ -183,14 +214,20 @@ impl<T> Ticket<T> {
     }
 
     fn until(&self, deadline: Option<Instant>) -> Option<Result<T, IoThreadGone>> {
-        let mut state = lock(&self.0.state);
+        // A waker that waits does so in a thread that may be the one which serves.
+        if crate::wake::is_waking()
+            && let Some(server) = self.server.as_ref().and_then(Weak::upgrade)
+        {
+            server.serve();
+        }
+        let mut state = lock(&self.slot.state);
         loop {
             match std::mem::replace(&mut *state, State::Gone) {
                 State::Done(value) => return Some(Ok(value)),
                 State::Gone => return Some(Err(IoThreadGone)),
                 waiting @ State::Waiting(_) => *state = waiting,
             }
-            let ready = &self.0.ready;
+            let ready = &self.slot.ready;
             state = match deadline {
                 None => ready.wait(state).unwrap_or_else(PoisonError::into_inner),
                 Some(deadline) => {
@@ -210,15 +247,18 @@ impl<T> Future for Ticket<T> {
     type Output = Result<T, IoThreadGone>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut state = lock(&self.0.state);
-        match std::mem::replace(&mut *state, State::Gone) {
-            State::Done(value) => Poll::Ready(Ok(value)),
-            State::Gone => Poll::Ready(Err(IoThreadGone)),
-            State::Waiting(_) => {
-                *state = State::Waiting(Some(context.waker().clone()));
-                Poll::Pending
-            }
-        }
+        // Wakers are the host's: they are cloned and dropped without the lock.
+        let waker = context.waker().clone();
+        let mut state = lock(&self.slot.state);
+        let before = match std::mem::replace(&mut *state, State::Gone) {
+            State::Done(value) => return Poll::Ready(Ok(value)),
+            State::Gone => return Poll::Ready(Err(IoThreadGone)),
+            State::Waiting(before) => before,
+        };
+        *state = State::Waiting(Some(waker));
+        drop(state);
+        dropped(before);
+        Poll::Pending
     }
 }
 

@@ -4,8 +4,8 @@ use super::ReplayError;
 use super::carry::CarryRecord;
 use super::metadata::Metadata;
 use super::replay::decode;
-use super::tally::Tally;
-use crate::event::{Body, Event, Limits};
+use super::state::{ForkPoint, SessionState, TurnEnd};
+use crate::event::Limits;
 use crate::identity::{SessionId, Timestamp};
 use crate::journal::{Damage, Entry, FrameKind, JournalView, Lsn, ReadError, Seq};
 
@@ -50,6 +50,10 @@ pub struct Listed {
     pub open_turns: usize,
     /// The gates that wait for an answer.
     pub pending_gates: usize,
+    /// Where it was forked from, if it was.
+    pub forked: Option<ForkPoint>,
+    /// The bytes of its log, up to its last record. What is prepared for more is not counted.
+    pub bytes: u64,
     /// Damage to acknowledged data: it opens read-only.
     pub damage: Option<Damage>,
     /// The first record that cannot be read, of those that a listing looks at.
@@ -57,18 +61,29 @@ pub struct Listed {
 }
 
 impl Listed {
-    pub(super) fn new(damage: Option<Damage>) -> Listed {
+    fn of(state: &SessionState) -> Listed {
+        let open_turns = state.open_turns().count();
+        let status = match state.last_end {
+            _ if state.stopped => SessionStatus::Stopped,
+            _ if open_turns > 0 => SessionStatus::Active,
+            TurnEnd::Done => SessionStatus::Idle,
+            TurnEnd::Failed => SessionStatus::Failed,
+            TurnEnd::Interrupted => SessionStatus::Interrupted,
+        };
+        let turns = state.loops.iter().map(|one| one.turns);
         Listed {
-            metadata: Metadata::default(),
-            created: None,
-            last_active: None,
-            status: SessionStatus::Idle,
-            last_seq: Seq::ZERO,
-            turns: 0,
-            steps: 0,
-            open_turns: 0,
-            pending_gates: 0,
-            damage,
+            metadata: state.metadata.clone(),
+            created: state.created,
+            last_active: state.last_active,
+            status,
+            last_seq: state.last,
+            turns: turns.fold(0, u64::saturating_add),
+            steps: state.steps,
+            open_turns,
+            pending_gates: state.pending.gates.all().count(),
+            forked: state.forked,
+            bytes: 0,
+            damage: None,
             unreadable: None,
         }
     }
@@ -77,29 +92,70 @@ impl Listed {
     pub(super) fn is_whole(&self) -> bool {
         self.damage.is_none() && self.unreadable.is_none()
     }
+}
 
-    /// Whether the entry was an event of the session. What cannot be read is kept.
-    fn take(
-        &mut self,
-        id: SessionId,
-        entry: Result<Entry, ReadError>,
-        limits: &Limits,
-        tally: &mut Tally,
-    ) -> bool {
-        let read = entry
-            .map_err(ReplayError::from)
-            .and_then(|entry| match entry.kind {
-                FrameKind::Record => decode(id, &entry, limits),
-                _ => Ok(None),
-            });
-        match read {
-            Ok(Some((committed, _))) => {
-                self.last_seq = self.last_seq.max(committed.seq());
-                self.see(committed.event());
-                tally.see(committed.event());
-                true
+/// What a log says, by its tail and the carry record before it, and whether its head can be read;
+/// `None` for a session whose creation was cut off.
+pub(super) fn listed(id: SessionId, view: &JournalView, limits: &Limits) -> Option<Listed> {
+    let mut reading = Reading {
+        id,
+        limits,
+        state: SessionState::default(),
+        unreadable: None,
+    };
+    let tail = view.tail();
+    let mut from = Lsn::ZERO;
+    if tail > Lsn::new(1)
+        && let Some((last, state)) = view.newest_carry(tail, |said| CarryRecord::state(said, 0))
+    {
+        // The head: fence, then SessionStarted.
+        for entry in view.read(Lsn::ZERO).take(4) {
+            if reading.take(entry) {
+                break;
             }
-            Ok(None) => false,
+        }
+        reading.state = state;
+        from = last.next();
+    }
+    for entry in view.read(from) {
+        reading.take(entry);
+    }
+    let Reading {
+        state, unreadable, ..
+    } = reading;
+    let mut listed = Listed::of(&state);
+    listed.bytes = view.bytes();
+    listed.damage = view.damage().cloned();
+    listed.unreadable = unreadable;
+    let found = listed.last_seq > Seq::ZERO;
+    (found || !listed.is_whole()).then_some(listed)
+}
+
+/// The fold of what a listing reads (P4).
+struct Reading<'a> {
+    id: SessionId,
+    limits: &'a Limits,
+    state: SessionState,
+    unreadable: Option<ReplayError>,
+}
+
+impl Reading<'_> {
+    /// Whether the entry was an event of the session. The first that cannot be read is kept.
+    fn take(&mut self, entry: Result<Entry, ReadError>) -> bool {
+        let read = entry.map_err(ReplayError::from).and_then(|entry| {
+            let event = match entry.kind {
+                FrameKind::Record => decode(self.id, &entry, self.limits)?,
+                _ => return Ok(false),
+            };
+            match event {
+                Some((committed, _)) => self.state.apply(&committed, None, None),
+                // An optional event of a newer version.
+                None => self.state.last = entry.seq,
+            }
+            Ok(true)
+        });
+        match read {
+            Ok(event) => event,
             // What a repair gave up is named, and no damage.
             Err(ReplayError::Journal(ReadError::Gap { .. })) => false,
             Err(error) => {
@@ -108,55 +164,4 @@ impl Listed {
             }
         }
     }
-
-    fn see(&mut self, event: &Event) {
-        self.last_active = event.header.created_at.or(self.last_active);
-        match &event.body {
-            Body::SessionStarted(started) => {
-                self.metadata.start(started);
-                self.created = event.header.created_at;
-            }
-            Body::SessionChanged(changed) => self.metadata.change(changed),
-            Body::TurnStarted(_) => self.status = SessionStatus::Active,
-            Body::TurnDone(_) => self.status = SessionStatus::Idle,
-            Body::TurnFailed(_) => self.status = SessionStatus::Failed,
-            Body::TurnInterrupted(_) => self.status = SessionStatus::Interrupted,
-            Body::SessionStopped(_) => self.status = SessionStatus::Stopped,
-            _ => {}
-        }
-    }
-}
-
-/// What a log says, by its head and its tail; `None` for a session whose creation was cut off.
-pub(super) fn listed(id: SessionId, view: &JournalView, limits: &Limits) -> Option<Listed> {
-    let mut listed = Listed::new(view.damage().cloned());
-    // The head: fence, then SessionStarted.
-    for entry in view.read(Lsn::ZERO).take(4) {
-        if listed.take(id, entry, limits, &mut Tally::default()) {
-            break;
-        }
-    }
-    // The tail, and what was changed before it: by the last carry record, or by reading from
-    // there on where recovery closed segments without one.
-    let tail = view.tail();
-    let mut from = tail;
-    let mut tally = Tally::default();
-    if tail > Lsn::new(1) {
-        let carried = view.last_carry(tail).ok().flatten();
-        let said = carried.and_then(|(last, bytes)| Some((last, CarryRecord::listed(&bytes)?)));
-        from = said.as_ref().map_or(Lsn::ZERO, |(last, _)| last.next());
-        if let Some((_, (metadata, counted))) = said {
-            listed.metadata = metadata.unwrap_or(listed.metadata);
-            tally = counted;
-        }
-    }
-    for entry in view.read(from) {
-        listed.take(id, entry, limits, &mut tally);
-    }
-    listed.turns = tally.turns;
-    listed.steps = tally.steps;
-    listed.open_turns = tally.open.len();
-    listed.pending_gates = tally.gates.len();
-    let found = listed.last_seq > Seq::ZERO;
-    (found || !listed.is_whole()).then_some(listed)
 }

@@ -196,7 +196,7 @@ impl Store {
         };
         let mut order = Order::from(Seq::new(1));
         let mut fold = Carried::new(view)?;
-        view.replay_begins(watch);
+        view.replay_begins(Lsn::ZERO, watch);
         let mut last_record = Lsn::ZERO;
         for entry in view.read(Lsn::ZERO) {
             let entry = match entry {
@@ -266,7 +266,7 @@ impl Carried {
         Ok(Carried {
             next: carries.next(),
             carries,
-            state: SessionState::lean(),
+            state: SessionState::default(),
         })
     }
 

@@ -10,6 +10,9 @@ use crate::journal::{
     NotCommitted, OwnedRecord, Position, ReadError, Seq, Sink, WhenFull,
 };
 
+/// Records in their order.
+pub(super) type Entries = Box<dyn Iterator<Item = Result<Entry, ReadError>> + Send>;
+
 /// The records of one session.
 pub(super) trait Log: Debug + Send + Sync {
     /// Queues a batch behind an expected position, all of it or nothing. The sink is told how it came
@@ -26,7 +29,10 @@ pub(super) trait Log: Debug + Send + Sync {
     /// Writes what is queued; blocks.
     fn lead(&self);
     /// The records from a position on, up to what is durable now.
-    fn read(&self, from: Seq) -> Box<dyn Iterator<Item = Result<Entry, ReadError>> + Send>;
+    fn read(&self, from: Seq) -> Entries;
+    /// The records of the last part of the log (a segment) that holds one below a position: reading
+    /// backwards. Those from the position on may be among them. `None` if there is none.
+    fn segment_before(&self, before: Seq) -> Result<Option<Entries>, ReadError>;
     /// The record at a place.
     fn read_at(&self, position: &Position) -> Result<Option<Entry>, ReadError>;
     /// Why the log takes no appends any more, if so.
@@ -45,10 +51,7 @@ pub(super) trait Log: Debug + Send + Sync {
 
 /// The records (not the fences) of a journal from a session sequence on. A record's Lsn is never
 /// below its Seq, so reading begins there.
-fn records(
-    reader: crate::journal::Reader,
-    from: Seq,
-) -> Box<dyn Iterator<Item = Result<Entry, ReadError>> + Send> {
+fn records(reader: crate::journal::Reader, from: Seq) -> Entries {
     Box::new(reader.filter(move |entry| match entry {
         Ok(entry) => entry.kind == FrameKind::Record && entry.seq >= from,
         Err(_) => true,
@@ -83,8 +86,13 @@ impl Log for OwnJournal {
         self.journal.lead();
     }
 
-    fn read(&self, from: Seq) -> Box<dyn Iterator<Item = Result<Entry, ReadError>> + Send> {
+    fn read(&self, from: Seq) -> Entries {
         records(self.journal.read(Lsn::new(from.get())), from)
+    }
+
+    fn segment_before(&self, before: Seq) -> Result<Option<Entries>, ReadError> {
+        let reader = self.journal.segment_before(before)?;
+        Ok(reader.map(|reader| records(reader, Seq::ZERO)))
     }
 
     fn read_at(&self, position: &Position) -> Result<Option<Entry>, ReadError> {
@@ -136,8 +144,13 @@ impl Log for ViewedJournal {
 
     fn lead(&self) {}
 
-    fn read(&self, from: Seq) -> Box<dyn Iterator<Item = Result<Entry, ReadError>> + Send> {
+    fn read(&self, from: Seq) -> Entries {
         records(self.view.read(Lsn::new(from.get())), from)
+    }
+
+    fn segment_before(&self, before: Seq) -> Result<Option<Entries>, ReadError> {
+        let reader = self.view.segment_before(before)?;
+        Ok(reader.map(|reader| records(reader, Seq::ZERO)))
     }
 
     fn read_at(&self, position: &Position) -> Result<Option<Entry>, ReadError> {

@@ -11,19 +11,24 @@ mod catalog;
 mod committed;
 #[cfg(feature = "runtime")]
 mod companion;
+mod context;
 mod delete;
 mod draft;
 mod effects;
+mod entrance;
 mod error;
 mod export;
 mod flight;
 mod gates;
 mod health;
+mod history;
 mod import;
 mod io;
+mod keys;
 mod listed;
 mod listing;
 mod log;
+mod marks;
 mod metadata;
 mod open;
 mod options;
@@ -32,10 +37,10 @@ mod pending;
 mod purge;
 mod repair;
 mod replay;
+mod restore;
 mod root;
 mod session;
 mod state;
-mod tally;
 mod tombstone;
 mod turn;
 
@@ -61,6 +66,7 @@ pub use gates::{Answer, AnswerError, GateAnswer, GatedCall, PERMISSION, PendingG
 #[cfg(feature = "runtime")]
 pub(crate) use gates::{head, text_of};
 pub use health::StoreHealth;
+pub use history::{History, HistoryItem, HistoryPage};
 pub use import::{ImportError, ImportId, ImportReport};
 pub use io::{IoThreadGone, Stalled, Ticket};
 pub use listed::{Listed, SessionStatus};
@@ -72,7 +78,7 @@ pub use pages::{Cursor, CursorError, Filter, Listing, Page};
 pub use repair::RepairError;
 pub use replay::Replay;
 pub use session::{Mode, Session};
-pub use state::{HistoryItem, OpenTurn};
+pub use state::{ForkPoint, OpenTurn};
 #[cfg(feature = "runtime")]
 pub(crate) use turn::{Group, Last};
 pub use turn::{Loop, LoopSpec, Turn};

@@ -5,11 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::boundary::{SessionCore, lock};
-use super::carry::LiveState;
+use super::carry::{CarryRecord, LiveState};
 use super::committed::Committed;
 use super::log::{Log, OwnJournal, ViewedJournal};
 use super::options::StoreOptions;
-use super::replay::{Order, decode};
+use super::restore::{Folded, Start, fold};
 use super::session::{Mode, Session};
 use super::state::{OpenTurn, SessionState};
 use super::{IoThread, PendingGate, ReplayError, SessionError, UnknownEffect};
@@ -19,8 +19,7 @@ use crate::event::{
 };
 use crate::identity::{Coordinates, SessionId};
 use crate::journal::{
-    Damage, Entry, FrameKind, Journal, JournalView, Lsn, NewRecord, Owner, ReadError,
-    RecoveryReport, Seq, Watch,
+    Carried, Damage, Journal, JournalView, Lsn, NewRecord, Owner, RecoveryReport, Seq, Watch,
 };
 use crate::sync::Mutex;
 use crate::vfs::Vfs;
@@ -40,8 +39,9 @@ pub struct OpenReport {
     pub journal: RecoveryReport,
     /// Damage to acknowledged data, in a session that was opened read-only.
     pub damage: Option<Damage>,
-    /// The first record that cannot be read, in a session that was opened read-only: the history
-    /// ends before it.
+    /// The first record that cannot be read, of those that opening reads (the active segment and what
+    /// no segment carries), in a session that was opened read-only: its state ends before it. Of
+    /// damage further back who reads it is told, and [`Store::verify`](super::Store::verify) finds it.
     pub unreadable: Option<ReplayError>,
     /// The records above the watermark that opening kept.
     pub recovered: Vec<Committed>,
@@ -110,74 +110,6 @@ impl Place<'_> {
         self.watch.end();
         self.watch.dismiss();
         Ok(self.watch.outcome(self.path, Ok(folded))?)
-    }
-}
-
-/// The state that a log's records fold to.
-struct Folded {
-    state: SessionState,
-    /// The records above the watermark.
-    recovered: Vec<Committed>,
-    proven: Seq,
-    unreadable: Option<ReplayError>,
-}
-
-fn fold(
-    session: SessionId,
-    entries: impl Iterator<Item = Result<Entry, ReadError>>,
-    watermark: Lsn,
-    options: &StoreOptions,
-) -> Folded {
-    let mut folded = Folded {
-        state: SessionState::new(options.keyed_horizon),
-        recovered: Vec::new(),
-        proven: Seq::ZERO,
-        unreadable: None,
-    };
-    let mut order = Order::from(Seq::new(1));
-    for entry in entries {
-        let taken = entry
-            .map_err(ReplayError::from)
-            .and_then(|entry| folded.take(session, &entry, &mut order, watermark, options));
-        if let Err(error) = taken {
-            // Behind a damaged header the frames are checked one by one, so the fold goes on; at any
-            // other damage it ends, since a gap is never joined in silence.
-            let goes_on = matches!(error, ReplayError::Journal(ReadError::Header { .. }));
-            folded.unreadable.get_or_insert(error);
-            if !goes_on {
-                break;
-            }
-        }
-    }
-    folded
-}
-
-impl Folded {
-    fn take(
-        &mut self,
-        session: SessionId,
-        entry: &Entry,
-        order: &mut Order,
-        watermark: Lsn,
-        options: &StoreOptions,
-    ) -> Result<(), ReplayError> {
-        if entry.kind != FrameKind::Record {
-            return Ok(());
-        }
-        order.take(entry.seq)?;
-        if entry.lsn <= watermark {
-            self.proven = entry.seq;
-        }
-        let Some((committed, key)) = decode(session, entry, &options.limits)? else {
-            self.state.last = entry.seq;
-            return Ok(());
-        };
-        self.state
-            .apply(&committed, key.as_ref(), Some(entry.position));
-        if entry.lsn > watermark {
-            self.recovered.push(committed);
-        }
-        Ok(())
     }
 }
 
@@ -266,7 +198,7 @@ pub(super) fn create(
         place.options.journal.clone(),
     )?;
     admitted()?;
-    let state = SessionState::new(place.options.keyed_horizon);
+    let state = SessionState::new(place.options);
     let (log, state) = prologue.begin(opening, session, state, place)?;
     Ok(assemble(
         place,
@@ -293,20 +225,28 @@ pub(super) fn open_for_writing(
     )?;
     admitted()?;
     let journal = opening.report().clone();
-    opening.replay_begins(&place.watch);
+    let carried = opening.newest_carry(|carried| CarryRecord::restore(carried, place.options));
+    let start = Start::at(carried, place.options);
+    let from = start.last.next();
+    opening.replay_begins(from, &place.watch);
     let Folded {
         state,
         recovered,
         proven,
         unreadable,
+        carry,
     } = place.folded(fold(
         session,
-        opening.read(Lsn::ZERO),
-        journal.watermark,
+        start,
+        opening.read(from),
+        (journal.watermark, opening.finished()),
         place.options,
     ))?;
     if let Some(error) = unreadable {
         return Err(error.into());
+    }
+    if let Some(carry) = carry {
+        opening.supply_carry(carry);
     }
     // Nothing was ever acknowledged: the creation was cut off, and there is no session.
     if state.last == Seq::ZERO {
@@ -366,19 +306,28 @@ fn closing(
     bodies
 }
 
-/// Opens a session for reading, also when it is damaged: its history ends where the damage begins,
-/// and [`Session::replay`] gives what is intact behind it.
+/// Opens a session for reading, also when it is damaged: its state ends where the damage begins that
+/// the opening met, and [`Session::replay`] gives what is intact behind it. A log that recovery could
+/// not decide about is folded from its beginning.
 pub(super) fn open_for_reading(
     place: &Place<'_>,
     session: SessionId,
 ) -> Result<(Session, OpenReport), SessionError> {
     let view = JournalView::open_watched(place.vfs.clone(), place.path, &place.watch)?;
     let journal = view.report().clone();
-    view.replay_begins(&place.watch);
+    let restored = |carried: Carried<'_>| CarryRecord::restore(carried, place.options);
+    let carried = match view.damage() {
+        Some(_) => None,
+        None => view.newest_carry(Lsn::new(u64::MAX), restored),
+    };
+    let start = Start::at(carried, place.options);
+    let from = start.last.next();
+    view.replay_begins(from, &place.watch);
     let folded = place.folded(fold(
         session,
-        view.read(Lsn::ZERO),
-        journal.watermark,
+        start,
+        view.read(from),
+        (journal.watermark, Lsn::ZERO),
         place.options,
     ))?;
     let state = folded.state;

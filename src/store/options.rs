@@ -26,6 +26,11 @@ pub struct StoreOptions {
     pub limits: Limits,
     /// How many keyed records of a session are remembered for idempotency; 10,000 by default.
     pub keyed_horizon: usize,
+    /// How many bytes of records a session keeps in memory at most, to have at hand what the models
+    /// of its loops see ([`Session::loop_context`](super::Session::loop_context)); 32 MiB by default.
+    /// What was not asked for the longest is dropped first, and read from the log when it is asked
+    /// for again; the context of a loop that alone is larger is read each time.
+    pub context_bytes: usize,
     /// Where ids and times come from.
     pub factory: Factory,
     /// The threads behind its journals. Clones of the options share them.
@@ -42,6 +47,7 @@ impl Default for StoreOptions {
             journal: JournalOptions::default(),
             limits: Limits::default(),
             keyed_horizon: 10_000,
+            context_bytes: 32 * 1024 * 1024,
             factory: Factory::default(),
             workers: Workers::default(),
             index: IndexOptions::default(),

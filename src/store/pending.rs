@@ -9,8 +9,9 @@ use crate::event::{Body, Event, GateResolved};
 use crate::identity::{GateId, LoopId, StepId, ToolExecutionId, TurnId};
 use crate::journal::Seq;
 
-/// Closed gates that are remembered, to tell a late answer from one to a gate that never was.
-const CLOSED: usize = 1024;
+/// Closed gates that are remembered, to tell a late answer from one to a gate that never was. A carry
+/// record holds them.
+const CLOSED: usize = 256;
 
 /// `GateResolved::reason` of a gate that a person answered.
 pub(super) const ANSWERED: &str = "answered";
@@ -34,7 +35,7 @@ pub(super) struct Pending {
     pub(super) answers: Shelf<GateId, GateAnswer>,
     /// Intents whose step has not come.
     pub(super) effects: Shelf<ToolExecutionId, UnknownEffect>,
-    closed: VecDeque<Closed>,
+    pub(super) closed: VecDeque<Closed>,
 }
 
 /// Things by the record that brought them, found by key and by step, all in constant time: a log may
@@ -96,6 +97,32 @@ impl<K: Copy + Eq + Hash, T> Shelf<K, T> {
 }
 
 impl Pending {
+    /// What a carry record says.
+    pub(super) fn carried(
+        gates: Vec<PendingGate>,
+        answers: Vec<GateAnswer>,
+        effects: Vec<UnknownEffect>,
+        closed: Vec<Closed>,
+    ) -> Pending {
+        let mut pending = Pending::default();
+        for gate in gates {
+            pending.gates.put(gate.gate.id, gate.seq, gate);
+        }
+        for answer in answers {
+            let step = (answer.opened.loop_id, answer.opened.step);
+            let (gate, seq) = (answer.resolved.gate_id, answer.seq);
+            pending.answers.put_in_step(gate, step, seq, answer);
+        }
+        for effect in effects {
+            let step = (effect.loop_id, effect.step);
+            let (execution, seq) = (effect.execution, effect.seq);
+            pending.effects.put_in_step(execution, step, seq, effect);
+        }
+        let surplus = closed.len().saturating_sub(CLOSED);
+        pending.closed = closed.into_iter().skip(surplus).collect();
+        pending
+    }
+
     pub(super) fn fold(&mut self, event: &Event, seq: Seq) {
         let at = event.header.coordinates;
         match &event.body {

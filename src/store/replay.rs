@@ -1,13 +1,22 @@
 //! Reading a session's events from its log.
 
-use std::sync::Arc;
-
 use super::ReplayError;
 use super::boundary::SessionCore;
 use super::committed::Committed;
-use crate::event::{Decoded, Key, Limits, decode_record};
-use crate::identity::SessionId;
+use crate::event::{Decoded, Key, Kind, Limits, decode_header, decode_record};
+use crate::identity::{LoopId, SessionId};
 use crate::journal::{Entry, ReadError, Seq};
+
+/// Whether a record is one of the session.
+pub(super) fn own(session: SessionId, entry: &Entry) -> Result<(), ReplayError> {
+    match entry.session == session {
+        true => Ok(()),
+        false => Err(ReplayError::Foreign {
+            seq: entry.seq,
+            found: entry.session,
+        }),
+    }
+}
 
 /// Decodes one record; `None` for an optional event of a newer version, which is passed over.
 pub(super) fn decode(
@@ -15,12 +24,7 @@ pub(super) fn decode(
     entry: &Entry,
     limits: &Limits,
 ) -> Result<Option<(Committed, Option<Key>)>, ReplayError> {
-    if entry.session != session {
-        return Err(ReplayError::Foreign {
-            seq: entry.seq,
-            found: entry.session,
-        });
-    }
+    own(session, entry)?;
     match decode_record(session, &entry.payload, limits) {
         Ok(Decoded::Event { event, key }) => Ok(Some((
             Committed::read(
@@ -74,6 +78,13 @@ impl Order {
     }
 }
 
+/// Which records are decoded: those of a loop, or of all, and of some kinds.
+#[derive(Clone, Copy)]
+struct Wanted {
+    only: Option<LoopId>,
+    kinds: fn(Kind) -> bool,
+}
+
 /// The committed events of a session, in order. An event that cannot be read is one error, and
 /// reading goes on behind it (P6); an error of the disk ends it.
 pub struct Replay {
@@ -81,6 +92,10 @@ pub struct Replay {
     limits: Limits,
     entries: Box<dyn Iterator<Item = Result<Entry, ReadError>> + Send>,
     order: Order,
+    /// The last record that is given.
+    last: Seq,
+    /// Others are passed over without a look at their bodies.
+    wanted: Option<Wanted>,
     /// A gap was found before this entry, which comes next.
     held: Option<Entry>,
 }
@@ -94,20 +109,68 @@ impl std::fmt::Debug for Replay {
 }
 
 impl Replay {
-    pub(super) fn new(core: &Arc<SessionCore>, from: Seq) -> Replay {
+    pub(super) fn new(core: &SessionCore, from: Seq) -> Replay {
         let from = from.max(Seq::new(1));
         Replay {
             session: core.id,
             limits: core.limits,
             entries: core.log.read(from),
             order: Order::from(from),
+            last: Seq::new(u64::MAX),
+            wanted: None,
             held: None,
         }
     }
 
+    /// Those of some kinds, up to a record.
+    pub(super) fn of_kinds(
+        core: &SessionCore,
+        from: Seq,
+        last: Seq,
+        kinds: fn(Kind) -> bool,
+    ) -> Replay {
+        Replay {
+            last,
+            wanted: Some(Wanted { only: None, kinds }),
+            ..Replay::new(core, from)
+        }
+    }
+
+    /// Those of some kinds that one loop has, up to a record.
+    pub(super) fn of_loop(
+        core: &SessionCore,
+        loop_id: LoopId,
+        from: Seq,
+        last: Seq,
+        kinds: fn(Kind) -> bool,
+    ) -> Replay {
+        Replay {
+            last,
+            wanted: Some(Wanted {
+                only: Some(loop_id),
+                kinds,
+            }),
+            ..Replay::new(core, from)
+        }
+    }
+
+    /// Whether a record may be one of those that are wanted.
+    fn wants(&self, entry: &Entry) -> bool {
+        let Some(Wanted { only, kinds }) = self.wanted else {
+            return true;
+        };
+        // What is strange shows when it is decoded.
+        decode_header(&entry.payload, &self.limits).map_or(true, |header| {
+            header.kind.is_none_or(kinds) && only.is_none_or(|only| only == header.loop_id)
+        })
+    }
+
     fn next_entry(&mut self) -> Option<Result<Entry, ReplayError>> {
         if let Some(held) = self.held.take() {
-            return Some(Ok(held));
+            return (held.seq <= self.last).then_some(Ok(held));
+        }
+        if self.order.expected > self.last {
+            return None;
         }
         match self.entries.next()? {
             Ok(entry) => match self.order.take(entry.seq) {
@@ -135,6 +198,12 @@ impl Iterator for Replay {
                 Ok(entry) => entry,
                 Err(error) => return Some(Err(error)),
             };
+            if entry.seq > self.last {
+                return None;
+            }
+            if !self.wants(&entry) {
+                continue;
+            }
             match decode(self.session, &entry, &self.limits) {
                 Ok(Some((committed, _))) => return Some(Ok(committed)),
                 Ok(None) => {}

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::boundary::{Observer, SessionCore, lock, told};
+use super::boundary::{Observer, SessionCore};
 use super::committed::{Committed, Outcome};
 use super::draft::Draft;
 use super::io::Ticket;
 use super::replay::Replay;
-use super::state::{HistoryItem, OpenTurn, SessionState};
+use super::state::OpenTurn;
 use super::{CommitError, OrderError, Refusal, ReplayError, SessionCloseError};
 use crate::content::Message;
 use crate::identity::{AgentName, LoopId, SessionId};
@@ -61,14 +61,37 @@ impl Session {
     /// [`CommitError::NotCommitted`]: nothing was written, the session goes on.
     /// [`CommitError::Unknown`]: the session is faulted; reopening decides (P7).
     pub fn commit(&self, drafts: Vec<Draft>) -> Result<Vec<Outcome>, CommitError> {
-        self.core.commit(drafts)
+        self.core.commit(None, drafts)
+    }
+
+    /// The same, but only if `expected` is the last record of the session when its turn has come: for
+    /// hosts that decided by what they have seen. A batch whose keys are all known is answered with its
+    /// first commits ([`Outcome::Duplicate`]) wherever the session stands.
+    ///
+    /// # Errors
+    /// As for [`Session::commit`]; [`OrderError::Moved`](super::OrderError::Moved) in a refusal.
+    pub fn commit_behind(
+        &self,
+        expected: Seq,
+        drafts: Vec<Draft>,
+    ) -> Result<Vec<Outcome>, CommitError> {
+        self.core.commit(Some(expected), drafts)
+    }
+
+    /// The same for async callers, as [`Session::submit`].
+    pub fn submit_behind(
+        &self,
+        expected: Seq,
+        drafts: Vec<Draft>,
+    ) -> Ticket<Result<Vec<Outcome>, CommitError>> {
+        self.core.submit(Some(expected), drafts)
     }
 
     /// The same for async callers: it never blocks, and the commit runs to its end, also when the
     /// ticket is dropped. One that must not wait for longer than a deadline waits for the ticket with
     /// [`Ticket::wait_for`]: that ends the waiting, never the commit.
     pub fn submit(&self, drafts: Vec<Draft>) -> Ticket<Result<Vec<Outcome>, CommitError>> {
-        self.core.submit(drafts)
+        self.core.submit(None, drafts)
     }
 
     /// Runs something that reads from the disk on the store's I/O thread, for async callers. There
@@ -81,47 +104,27 @@ impl Session {
         self.core.io.submit(move || job(&session))
     }
 
-    /// The committed messages of all loops, by record.
-    pub fn history(&self) -> Vec<HistoryItem> {
-        self.core.state().history()
-    }
-
-    /// The history as it was when the record `at` was the last, read from the log.
+    /// What the model of a loop sees: its history, or what the last compaction left of it. It is read
+    /// from the log the first time, and blocks then; commits extend it while it is in memory
+    /// ([`StoreOptions::context_bytes`](super::StoreOptions::context_bytes)).
     ///
     /// # Errors
-    /// [`ReplayError`]: a record up to there cannot be read; a gap is never joined in silence.
-    pub fn history_at(&self, at: Seq) -> Result<Vec<HistoryItem>, ReplayError> {
-        let mut state = SessionState::new(0);
-        for committed in self.replay(Seq::new(1)) {
-            let committed = committed?;
-            if committed.seq() > at {
-                break;
-            }
-            state.apply(&committed, None, None);
+    /// As for [`Session::history`], for the records that it reads.
+    pub fn loop_context(&self, loop_id: LoopId) -> Result<Vec<Arc<Message>>, ReplayError> {
+        self.core.context(loop_id)
+    }
+
+    /// The async twin of [`Session::loop_context`]: what is not in memory is read on the store's I/O
+    /// thread.
+    pub fn submit_context(
+        &self,
+        loop_id: LoopId,
+    ) -> Ticket<Result<Vec<Arc<Message>>, ReplayError>> {
+        let loaded = self.core.state().known_context(loop_id);
+        match loaded {
+            Some(messages) => Ticket::ready(Ok(messages)),
+            None => self.run(move |session| session.loop_context(loop_id)),
         }
-        Ok(state.history())
-    }
-
-    /// The committed messages of one loop.
-    pub fn loop_history(&self, loop_id: LoopId) -> Vec<Arc<Message>> {
-        let state = self.core.state();
-        let history = state.find(loop_id).map(|state| &state.history);
-        history
-            .into_iter()
-            .flatten()
-            .map(|item| item.message.clone())
-            .collect()
-    }
-
-    /// What the model of a loop sees: its history, or what the last compaction left of it.
-    pub fn loop_context(&self, loop_id: LoopId) -> Vec<Arc<Message>> {
-        let state = self.core.state();
-        let context = state.find(loop_id).map(super::state::LoopState::context);
-        context
-            .into_iter()
-            .flatten()
-            .map(|item| item.message)
-            .collect()
     }
 
     /// Its loops, in the order of their creation.
@@ -159,16 +162,15 @@ impl Session {
 
     /// Tells an observer of all commits from now on; it is told nothing more when it is dropped.
     /// Gives the last sequence that was committed before, and, once in the life of this handle, the
-    /// records that opening kept above the watermark: nobody can know whether they were published.
+    /// records that opening kept above the watermark: nobody can know whether they were published. (From
+    /// within an observer: none, and from the next commit on.)
     pub fn observe(&self, observer: &Arc<dyn Observer>) -> (Seq, Vec<Committed>) {
-        let mut boundary = lock(&self.core.boundary);
-        if let Some(fault) = &boundary.fault {
-            told(|| observer.faulted(fault));
-        } else if boundary.closed {
-            told(|| observer.closed());
-        } else {
-            boundary.observers.push(Arc::downgrade(observer));
+        let observer = Arc::downgrade(observer);
+        if self.core.join_from_within(observer.clone()) {
+            return (self.core.state().last, Vec::new());
         }
+        let mut boundary = self.core.entered();
+        boundary.join(observer);
         let recovered = std::mem::take(&mut boundary.recovered);
         (self.core.state().last, recovered)
     }
@@ -214,6 +216,6 @@ impl Session {
     /// # Errors
     /// What was acknowledged is as safe as before; the next opening recovers.
     pub fn close(&self) -> Result<(), SessionCloseError> {
-        Ok(self.core.close()?)
+        self.core.close()
     }
 }

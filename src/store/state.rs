@@ -1,32 +1,22 @@
 //! The fold: what the events of a session mean (P4). Live commits and restores go through the same
 //! function, so restored state equals live state.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
 
 use super::OrderError;
 use super::committed::Committed;
+use super::context::Contexts;
+use super::keys::Keys;
+use super::marks::Marks;
 use super::metadata::Metadata;
+use super::options::StoreOptions;
 use super::pending::{Pending, PendingAdmission};
-use crate::content::{Message, UserMessage};
 use crate::event::{Body, Event, Key, Kind};
-use crate::identity::{AgentName, LoopId, StepId, Timestamp, TurnId};
+use crate::identity::{AgentName, LoopId, SessionId, Timestamp, TurnId};
 use crate::journal::{Position, Seq};
-
-/// One message of a history, with the record that it came with.
-#[derive(Debug, Clone, PartialEq)]
-pub struct HistoryItem {
-    /// The record.
-    pub seq: Seq,
-    /// The loop.
-    pub loop_id: LoopId,
-    /// The turn; nil for the summary of a compaction.
-    pub turn: TurnId,
-    /// The step; nil for what a user said.
-    pub step: StepId,
-    /// The message; shared and never changed.
-    pub message: Arc<Message>,
-}
 
 /// A turn that has begun and not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,69 +29,86 @@ pub struct OpenTurn {
     pub index: u64,
 }
 
-/// One loop of a session.
+/// How a turn ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum TurnEnd {
+    #[default]
+    Done,
+    Failed,
+    Interrupted,
+}
+
+impl TurnEnd {
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
+    pub(super) fn is_done(&self) -> bool {
+        *self == TurnEnd::Done
+    }
+}
+
+/// Where a session was forked from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ForkPoint {
+    /// The session that it was forked from, which may be gone.
+    pub parent: SessionId,
+    /// The last sequence of the parent that belongs to the fork.
+    pub at: Seq,
+}
+
+impl ForkPoint {
+    /// As it is written: parent, sequence.
+    pub(super) fn parts(self) -> (SessionId, u64) {
+        (self.parent, self.at.get())
+    }
+
+    pub(super) fn of_parts((parent, at): (SessionId, u64)) -> ForkPoint {
+        ForkPoint {
+            parent,
+            at: Seq::new(at),
+        }
+    }
+}
+
+/// One loop of a session, without its messages.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct LoopState {
     pub(super) id: LoopId,
     pub(super) name: AgentName,
+    /// The record of its beginning.
+    pub(super) started: Seq,
     pub(super) turns: u64,
     pub(super) open: Option<OpenTurn>,
-    /// All messages, also those that a compaction took out of the model's context.
-    pub(super) history: Vec<HistoryItem>,
-    compactions: Vec<Compaction>,
+    /// The last step of the turn that is open, if there is one.
+    pub(super) last_step: Option<Arc<Event>>,
+    pub(super) marks: Marks,
 }
 
-#[derive(Debug, Clone, PartialEq)]
-struct Compaction {
-    summary: HistoryItem,
-    /// The first record whose messages stay in the context; 0: none.
-    keep_from: u64,
-}
-
-/// The commits under idempotency keys, within the horizon.
-#[derive(Debug, Clone, Default)]
-struct Keys {
-    first: HashMap<Key, Position>,
-    order: VecDeque<Key>,
-    horizon: usize,
-}
-
-/// What a session has come to.
+/// What a session has come to. Its size does not depend on the length of its history.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SessionState {
     pub(super) last: Seq,
     /// What the host says of it.
     pub(super) metadata: Metadata,
-    /// The title that it was created with, and whether anything was changed since.
-    pub(super) first_title: Option<String>,
-    pub(super) changed: bool,
     pub(super) created: Option<Timestamp>,
     pub(super) last_active: Option<Timestamp>,
     pub(super) stopped: bool,
+    /// How the turn ended that ended last, of all loops.
+    pub(super) last_end: TurnEnd,
+    pub(super) forked: Option<ForkPoint>,
     pub(super) steps: u64,
     pub(super) loops: Vec<LoopState>,
     pub(super) pending: Pending,
-    keys: Keys,
-    /// Messages are not kept: for who reads a session of any size.
-    lean: bool,
+    pub(super) keys: Keys,
+    /// What is kept in memory of the history.
+    pub(super) contexts: Contexts,
 }
 
 impl SessionState {
-    /// A state without messages, so that its size does not grow with the history.
-    pub(super) fn lean() -> SessionState {
+    pub(super) fn new(options: &StoreOptions) -> SessionState {
         SessionState {
-            lean: true,
-            ..SessionState::new(0)
-        }
-    }
-
-    pub(super) fn new(horizon: usize) -> SessionState {
-        let keys = Keys {
-            horizon,
-            ..Keys::default()
-        };
-        SessionState {
-            keys,
+            keys: Keys::new(options.keyed_horizon),
+            contexts: Contexts::new(options.context_bytes),
             ..SessionState::default()
         }
     }
@@ -118,22 +125,6 @@ impl SessionState {
         self.loops.iter().filter_map(|state| state.open)
     }
 
-    /// Where the first commit under a key stands.
-    pub(super) fn keyed(&self, key: &Key) -> Option<Position> {
-        self.keys.first.get(key).copied()
-    }
-
-    /// The messages of all loops, by record.
-    pub(super) fn history(&self) -> Vec<HistoryItem> {
-        let mut items: Vec<HistoryItem> = self
-            .loops
-            .iter()
-            .flat_map(|state| state.history.iter().cloned())
-            .collect();
-        items.sort_by_key(|item| item.seq);
-        items
-    }
-
     /// Takes a durable event in.
     pub(super) fn apply(
         &mut self,
@@ -143,134 +134,84 @@ impl SessionState {
     ) {
         self.last = committed.seq();
         if let Some((key, position)) = key.zip(position) {
-            self.keys.remember(key, position);
+            self.keys.remember(key, committed.seq(), position);
         }
         let event = committed.event();
         if let Some(at) = event.header.created_at {
             self.last_active = Some(at);
         }
-        self.fold(event, committed.seq());
+        self.fold(committed);
+        self.contexts.take(committed);
     }
 
-    fn fold(&mut self, event: &Event, seq: Seq) {
+    fn fold(&mut self, committed: &Committed) {
+        let (event, seq) = (committed.event(), committed.seq());
         let at = event.header.coordinates;
         self.pending.fold(event, seq);
+        self.last_end = match &event.body {
+            Body::TurnDone(_) => TurnEnd::Done,
+            Body::TurnFailed(_) => TurnEnd::Failed,
+            Body::TurnInterrupted(_) => TurnEnd::Interrupted,
+            _ => self.last_end,
+        };
         match &event.body {
             Body::SessionStarted(started) => {
                 self.metadata.start(started);
-                self.first_title.clone_from(&started.title);
                 self.created = event.header.created_at;
             }
-            Body::SessionChanged(changed) => {
-                self.metadata.change(changed);
-                self.changed = true;
-            }
+            Body::SessionChanged(changed) => self.metadata.change(changed),
             Body::SessionStopped(_) => self.stopped = true,
+            Body::Forked(forked) => {
+                self.forked = Some(ForkPoint::of_parts((forked.parent, forked.at)));
+            }
             Body::RestoreStarted(_) => self.stopped = false,
             Body::LoopStarted(_) => {
                 if self.find(at.loop_id).is_none() {
                     self.loops.push(LoopState {
                         id: at.loop_id,
                         name: event.header.agent_name.clone(),
+                        started: seq,
                         turns: 0,
                         open: None,
-                        history: Vec::new(),
-                        compactions: Vec::new(),
+                        last_step: None,
+                        marks: Marks::default(),
                     });
                 }
             }
             Body::StepDone(_) => {
-                self.steps += 1;
-                self.fold_loop(event, seq);
+                self.steps = self.steps.saturating_add(1);
+                self.fold_loop(committed);
             }
-            _ => self.fold_loop(event, seq),
+            _ => self.fold_loop(committed),
         }
     }
 
-    /// The part of the fold that a loop's own history depends on.
-    fn fold_loop(&mut self, event: &Event, seq: Seq) {
+    /// The part of the fold that concerns one loop.
+    fn fold_loop(&mut self, committed: &Committed) {
+        let (event, seq) = (committed.event(), committed.seq());
         let at = event.header.coordinates;
-        let lean = self.lean;
         let Some(state) = self.find_mut(at.loop_id) else {
             return;
         };
-        let item = |message: Message| HistoryItem {
-            seq,
-            loop_id: at.loop_id,
-            turn: at.turn,
-            step: at.step,
-            message: Arc::new(message),
-        };
-        let said = |message: &UserMessage| item(Message::User(message.clone()));
         match &event.body {
-            Body::TurnStarted(started) => {
-                state.turns += 1;
+            Body::TurnStarted(_) => {
+                state.turns = state.turns.saturating_add(1);
+                state.last_step = None;
                 state.open = Some(OpenTurn {
                     loop_id: at.loop_id,
                     turn: at.turn,
                     index: state.turns,
                 });
-                state.history.push(said(&started.message));
             }
-            Body::TurnFoldedInto(folded) => state.history.push(said(&folded.message)),
-            Body::StepDone(step) => {
-                let messages = step.messages.iter().cloned().map(item);
-                state.history.extend(messages);
+            Body::StepDone(_) if state.open.is_some() => {
+                state.last_step = Some(committed.shared());
             }
-            // Their records are counted also without their summaries, which are few.
-            Body::ContextCompacted(compacted) => state.compactions.push(Compaction {
-                summary: said(&compacted.summary),
-                keep_from: compacted.keep_from,
-            }),
-            Body::Rewound(rewound) => {
-                let stays = |item: &HistoryItem| item.seq.get() <= rewound.to;
-                state.history.retain(stays);
-                state.compactions.retain(|kept| stays(&kept.summary));
+            Body::ContextCompacted(_) | Body::Rewound(_) => state.marks.fold(&event.body, seq),
+            body if body.kind().ends_turn() => {
+                state.open = None;
+                state.last_step = None;
             }
-            body if body.kind().ends_turn() => state.open = None,
             _ => {}
-        }
-        if lean {
-            state.history.clear();
-        }
-    }
-}
-
-impl LoopState {
-    /// The record of the last compaction; zero if there is none.
-    pub(super) fn compacted(&self) -> Seq {
-        self.compactions
-            .last()
-            .map_or(Seq::ZERO, |last| last.summary.seq)
-    }
-
-    /// What the model sees: the last summary and the messages that stay beside it, or all.
-    pub(super) fn context(&self) -> Vec<HistoryItem> {
-        let Some(last) = self.compactions.last() else {
-            return self.history.clone();
-        };
-        let kept = self
-            .history
-            .iter()
-            .filter(|item| {
-                let after = item.seq > last.summary.seq;
-                let kept = last.keep_from != 0 && item.seq.get() >= last.keep_from;
-                after || kept
-            })
-            .cloned();
-        std::iter::once(last.summary.clone()).chain(kept).collect()
-    }
-}
-
-impl Keys {
-    fn remember(&mut self, key: &Key, position: Position) {
-        if self.first.insert(key.clone(), position).is_none() {
-            self.order.push_back(key.clone());
-        }
-        while self.order.len() > self.horizon {
-            if let Some(oldest) = self.order.pop_front() {
-                self.first.remove(&oldest);
-            }
         }
     }
 }
@@ -312,7 +253,7 @@ impl<'a> Admission<'a> {
             .get(&loop_id)
             .copied()
             .unwrap_or_else(|| self.state.find(loop_id).map_or(0, |state| state.turns));
-        before + 1
+        before.saturating_add(1)
     }
 
     /// Whether an event fits, and what it changes for those behind it.

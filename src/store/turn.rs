@@ -10,7 +10,7 @@ use super::committed::{Committed, Outcome};
 use super::draft::{Draft, StepDraft};
 use super::session::Session;
 use super::state::SessionState;
-use super::{CommitError, OrderError, Refusal};
+use super::{CommitError, OrderError, Refusal, ReplayError};
 use crate::content::RawJson;
 use crate::content::{AssistantMessage, Message, UserMessage};
 use crate::event::{
@@ -176,13 +176,20 @@ impl Loop {
         &self.session
     }
 
-    /// Its committed messages.
-    pub fn history(&self) -> Vec<Arc<Message>> {
+    /// Its committed messages, read from the log; blocks.
+    ///
+    /// # Errors
+    /// As for [`Session::history`].
+    pub fn history(&self) -> Result<Vec<Arc<Message>>, ReplayError> {
         self.session.loop_history(self.id)
     }
 
-    /// What its model sees: the history, or what the last compaction left of it.
-    pub fn context(&self) -> Vec<Arc<Message>> {
+    /// What its model sees: the history, or what the last compaction left of it. Blocks while it is
+    /// read from the log ([`Session::loop_context`]).
+    ///
+    /// # Errors
+    /// As for [`Session::history`].
+    pub fn context(&self) -> Result<Vec<Arc<Message>>, ReplayError> {
         self.session.loop_context(self.id)
     }
 
@@ -206,7 +213,11 @@ impl Loop {
         message: UserMessage,
     ) -> Result<Turn<'_>, CommitError> {
         let (id, batch) = self.first_batch(message)?;
-        let outcomes = self.session.core.submit_with(self.id, batch).await??;
+        let outcomes = self
+            .session
+            .core
+            .submit_with(self.id, false, batch)
+            .await??;
         self.begun(id, &outcomes)
     }
 
@@ -289,8 +300,11 @@ impl Turn<'_> {
         self.started
     }
 
-    /// The committed messages of the loop, this turn's included.
-    pub fn history(&self) -> Vec<Arc<Message>> {
+    /// The committed messages of the loop, this turn's included, read from the log; blocks.
+    ///
+    /// # Errors
+    /// As for [`Session::history`].
+    pub fn history(&self) -> Result<Vec<Arc<Message>>, ReplayError> {
         self.owner.history()
     }
 
@@ -361,13 +375,16 @@ impl Turn<'_> {
 
     /// The last assistant message that was committed in this turn.
     fn last_answer(&self) -> Option<AssistantMessage> {
-        let history = self.owner.session.history();
-        let mine = history.iter().rev().filter(|item| item.turn == self.id);
-        mine.map(|item| &*item.message)
-            .find_map(|message| match message {
-                Message::Assistant(message) => Some(message.clone()),
-                _ => None,
-            })
+        let state = self.owner.session.core.state();
+        let own = state.find(self.owner.id)?;
+        let step = own.last_step.as_ref();
+        match &step
+            .filter(|step| step.header.coordinates.turn == self.id)?
+            .body
+        {
+            Body::StepDone(step) => step.assistant().cloned(),
+            _ => None,
+        }
     }
 
     /// Ends the turn as failed.

@@ -74,7 +74,7 @@ pub fn restored(disk: &SimVfs, id: SessionId) -> Vec<HistoryItem> {
     let (session, report) = store.open_session(id, Mode::Read).unwrap();
     assert_eq!(report.damage, None);
     assert_eq!(report.unreadable, None);
-    session.history()
+    session.history().unwrap()
 }
 
 /// The kinds of the committed events, from the log.
@@ -84,7 +84,7 @@ pub fn kinds(session: &Session) -> Vec<Kind> {
 }
 
 pub fn texts(session: &Session) -> Vec<String> {
-    let history = session.history();
+    let history = session.history().unwrap();
     history.iter().map(|item| item.message.to_text()).collect()
 }
 

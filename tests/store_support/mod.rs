@@ -56,7 +56,7 @@ pub fn tool_step() -> StepDraft {
 }
 
 pub fn texts(session: &Session) -> Vec<String> {
-    let history = session.history();
+    let history = session.history().unwrap();
     history.iter().map(|item| item.message.to_text()).collect()
 }
 

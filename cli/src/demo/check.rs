@@ -7,7 +7,7 @@ use stepwell::content::{Message, RawJson};
 use stepwell::event::Body;
 use stepwell::identity::SessionId;
 use stepwell::journal::Seq;
-use stepwell::store::{Mode, Session};
+use stepwell::store::{HistoryItem, Mode, Session};
 
 use super::books::{Books, Digest, Record};
 use super::script::{Script, Source};
@@ -190,7 +190,7 @@ pub(super) fn restore(store: &Store, source: &Source) -> Result<Vec<Restored>, D
         session.close()?;
         drop(session);
         let (session, _) = store.open_session(entry.id, Mode::Read)?;
-        restored.again = history(&session);
+        restored.again = history(&session)?;
         all.push(restored);
     }
     Ok(all)
@@ -221,7 +221,7 @@ fn read(session: &Session, script: &Script) -> Result<Restored, DemoError> {
     Ok(Restored {
         session: session.id(),
         records,
-        history: history(session),
+        history: history(session)?,
         again: Vec::new(),
         script: answers
             .map(|step| Digest::of(&Message::Assistant(step.assistant.clone())))
@@ -231,9 +231,8 @@ fn read(session: &Session, script: &Script) -> Result<Restored, DemoError> {
     })
 }
 
-fn history(session: &Session) -> Vec<Line> {
-    let items = session.history().into_iter();
-    items
-        .map(|item| (item.seq.get(), Digest::of(&item.message)))
-        .collect()
+fn history(session: &Session) -> Result<Vec<Line>, DemoError> {
+    let items = session.read_history(Seq::new(1));
+    let line = |item: HistoryItem| (item.seq.get(), Digest::of(&item.message));
+    items.map(|item| Ok(line(item?))).collect()
 }

@@ -8,7 +8,7 @@ use stepwell::Store;
 use stepwell::content::{Message, UserMessage};
 use stepwell::identity::SessionId;
 use stepwell::journal::Seq;
-use stepwell::runtime::{Filter, From, LoopHandle, Subscription, TurnEnd};
+use stepwell::runtime::{Filter, LoopHandle, StartAt, Subscription, TurnEnd};
 use stepwell::store::{LoopSpec, Mode, Session, SessionSpec};
 use tokio::sync::watch;
 
@@ -115,7 +115,7 @@ impl Round<'_> {
     /// Runs the turns that are left, and notes every event behind `from` when it is acknowledged.
     async fn turns(&self, session: Session, from: Seq, mut place: Place) -> Result<(), ChildError> {
         std::fs::create_dir_all(self.scratch.join("notes")).map_err(ChildError::Scratch)?;
-        let events = session.subscribe(From::Seq(from.next()), Filter::committed());
+        let events = session.subscribe(StartAt::Seq(from.next()), Filter::committed());
         let (told, acknowledged) = watch::channel(Seq::ZERO);
         let witness = tokio::spawn(witness(events, session.id(), self.ledger.clone(), told));
         let held = session.loop_by_name(LOOP)?;
@@ -134,7 +134,7 @@ impl Round<'_> {
             self.turn(&agent, &turn.user, acknowledged.clone()).await?;
             place.next_turn();
         }
-        agent.shutdown().await;
+        agent.shutdown().await?;
         witness.abort();
         // What the witness still has is no loss: all of it was waited for.
         let _ = witness.await;

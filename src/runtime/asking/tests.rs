@@ -132,11 +132,11 @@ async fn cut_at(polls: usize, cut: Cut, answered: bool, settle: bool) -> bool {
         }
         None => assert!(polls == 0 || opened == 1),
     }
-    let (before, history) = (session.gate_answers(), session.history());
+    let (before, history) = (session.gate_answers(), session.history().unwrap());
     drop((gates, hub, main, session));
     let session = store_again(&store, &disk);
     assert_eq!(session.gate_answers(), before);
-    assert_eq!(session.history(), history);
+    assert_eq!(session.history().unwrap(), history);
     done.is_none()
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use denial::Denial;
 
-use super::contain::{Panicked, contained};
+use crate::contain::{Held, Panicked, contained};
 use crate::content::{Message, UserMessage};
 use crate::event::Kind;
 use crate::identity::{Coordinates, GateId, ToolExecutionId};
@@ -138,8 +138,8 @@ impl<F: Fn(HookCall) -> Result<(), Denial> + Send + Sync> HookGuard for F {
 /// The observers and guards of a loop. Without any, nothing is copied and nothing is called.
 #[derive(Clone, Default)]
 pub(super) struct Hooks {
-    observers: Vec<Arc<dyn HookObserver>>,
-    guards: Vec<Arc<dyn HookGuard>>,
+    observers: Vec<Held<Arc<dyn HookObserver>>>,
+    guards: Vec<Held<Arc<dyn HookGuard>>>,
 }
 
 impl std::fmt::Debug for Hooks {
@@ -153,11 +153,11 @@ impl std::fmt::Debug for Hooks {
 
 impl Hooks {
     pub(super) fn observe(&mut self, observer: Arc<dyn HookObserver>) {
-        self.observers.push(observer);
+        self.observers.push(Held::new(observer));
     }
 
     pub(super) fn guard(&mut self, guard: Arc<dyn HookGuard>) {
-        self.guards.push(guard);
+        self.guards.push(Held::new(guard));
     }
 
     pub(super) fn turn(
@@ -226,11 +226,8 @@ impl Hooks {
         }
         let call = call(at, work());
         let operation = self.open(call.clone());
-        match self
-            .guards
-            .iter()
-            .try_for_each(|guard| ask(&**guard, &call))
-        {
+        let mut guards = self.guards.iter().filter_map(Held::get);
+        match guards.try_for_each(|guard| ask(&**guard, &call)) {
             Ok(()) => Ok(operation),
             Err(denial) => {
                 operation.finish(HookResult::Denied(denial.clone()));
@@ -242,6 +239,9 @@ impl Hooks {
     fn open(self: &Arc<Self>, call: HookCall) -> Operation {
         let begun = self.observers.iter().filter(|observer| {
             let seen = call.clone();
+            let Some(observer) = observer.get() else {
+                return false;
+            };
             told(contained(|| observer.begin(seen)))
         });
         let begun = begun.cloned().collect();
@@ -281,7 +281,7 @@ pub(super) struct Operation(Option<Open>);
 struct Open {
     call: HookCall,
     /// In the order in which they began.
-    begun: Vec<Arc<dyn HookObserver>>,
+    begun: Vec<Held<Arc<dyn HookObserver>>>,
 }
 
 impl Operation {
@@ -307,7 +307,7 @@ impl Drop for Operation {
 
 impl Open {
     fn finish(self, result: &HookResult) {
-        for observer in self.begun.iter().rev() {
+        for observer in self.begun.iter().rev().filter_map(Held::get) {
             let (call, result) = (self.call.clone(), result.clone());
             told(contained(|| observer.finish(call, result)));
         }

@@ -6,6 +6,7 @@ use crate::identity::{SessionId, Timestamp};
 use crate::journal::{Fingerprint, Seq};
 use crate::store::listed::{Listed, SessionStatus};
 use crate::store::metadata::Metadata;
+use crate::store::state::ForkPoint;
 
 const VERSION: u8 = 1;
 /// Version and checksum.
@@ -33,6 +34,8 @@ struct Written {
     steps: u64,
     open_turns: usize,
     pending_gates: usize,
+    forked: Option<(SessionId, u64)>,
+    bytes: u64,
 }
 
 /// The statuses by their number in an entry.
@@ -60,6 +63,8 @@ impl Entry {
             steps: listed.steps,
             open_turns: listed.open_turns,
             pending_gates: listed.pending_gates,
+            forked: listed.forked.map(ForkPoint::parts),
+            bytes: listed.bytes,
         };
         let body = serde_json::to_vec(&written).ok()?;
         let mut bytes = vec![VERSION];
@@ -77,16 +82,21 @@ impl Entry {
             return None;
         }
         let written: Written = serde_json::from_slice(body).ok()?;
-        let mut listed = Listed::new(None);
-        listed.metadata = written.metadata;
-        listed.created = written.created;
-        listed.last_active = written.last_active;
-        listed.status = *STATUSES.get(usize::from(written.status))?;
-        listed.last_seq = Seq::new(written.last_seq);
-        listed.turns = written.turns;
-        listed.steps = written.steps;
-        listed.open_turns = written.open_turns;
-        listed.pending_gates = written.pending_gates;
+        let listed = Listed {
+            metadata: written.metadata,
+            created: written.created,
+            last_active: written.last_active,
+            status: *STATUSES.get(usize::from(written.status))?,
+            last_seq: Seq::new(written.last_seq),
+            turns: written.turns,
+            steps: written.steps,
+            open_turns: written.open_turns,
+            pending_gates: written.pending_gates,
+            forked: written.forked.map(ForkPoint::of_parts),
+            bytes: written.bytes,
+            damage: None,
+            unreadable: None,
+        };
         Some(Entry {
             fingerprint: written.fingerprint,
             listed,

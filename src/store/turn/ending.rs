@@ -55,7 +55,8 @@ impl Turn<'_> {
         }
         let (session, loop_id, turn) = (&self.owner.session, self.owner.id, self.id);
         let submitted = if gated {
-            session.core.submit_with(loop_id, move |state| {
+            let keyed = drafts.iter().any(|draft| draft.key.is_some());
+            session.core.submit_with(loop_id, keyed, move |state| {
                 let mut batch = state.pending.abandon(loop_id, turn);
                 batch.extend(drafts);
                 batch
@@ -120,7 +121,7 @@ impl Turn<'_> {
         // out if it has become durable meanwhile.
         self.owner.unwritten = vec![draft.clone()];
         let (core, batch) = (&self.owner.session.core, last_batch(draft));
-        let outcomes = core.submit_with(self.owner.id, batch).await??;
+        let outcomes = core.submit_with(self.owner.id, false, batch).await??;
         self.owner.unwritten.clear();
         self.finished = true;
         let ended = outcome::<B>(&outcomes).ok_or(Refusal::Empty)?;

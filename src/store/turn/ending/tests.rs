@@ -149,11 +149,11 @@ fn live(what: What, polls: usize, works: bool) -> bool {
         );
     }
     assert_eq!(kinds(&session, before.next()), expected, "{what_for}");
-    let history = session.history();
+    let history = session.history().unwrap();
     drop(main);
     session.close().unwrap();
     let (again, _) = store.open_session(session.id(), Mode::Read).unwrap();
-    assert_eq!(again.history(), history, "{what_for}");
+    assert_eq!(again.history().unwrap(), history, "{what_for}");
     ended
 }
 

@@ -1,0 +1,107 @@
+//! The fold of an opening: from the newest carry record that says what lies before it, over the
+//! records behind it. However long the log, that is the active segment and few others.
+
+use super::ReplayError;
+use super::carry::CarryRecord;
+use super::committed::Committed;
+use super::options::StoreOptions;
+use super::replay::{Order, decode};
+use super::state::SessionState;
+use crate::identity::SessionId;
+use crate::journal::{Entry, FrameKind, Lsn, ReadError, Seq};
+
+/// Where a fold begins.
+pub(super) struct Start {
+    /// The last record that the state knows of already.
+    pub(super) last: Lsn,
+    pub(super) state: SessionState,
+}
+
+impl Start {
+    /// From a carry record, or else from the beginning of the log.
+    pub(super) fn at(carried: Option<(Lsn, SessionState)>, options: &StoreOptions) -> Start {
+        let (last, state) = carried.unwrap_or_else(|| (Lsn::ZERO, SessionState::new(options)));
+        Start { last, state }
+    }
+}
+
+/// The state that a log's records fold to.
+pub(super) struct Folded {
+    pub(super) state: SessionState,
+    /// The records above the watermark.
+    pub(super) recovered: Vec<Committed>,
+    pub(super) proven: Seq,
+    pub(super) unreadable: Option<ReplayError>,
+    /// The carry record of the segments that are finished, if they have none.
+    pub(super) carry: Option<Vec<u8>>,
+}
+
+/// Folds what lies behind the start. `finished` is the last Lsn of the finished segments.
+pub(super) fn fold(
+    session: SessionId,
+    start: Start,
+    entries: impl Iterator<Item = Result<Entry, ReadError>>,
+    (watermark, finished): (Lsn, Lsn),
+    options: &StoreOptions,
+) -> Folded {
+    let mut order = Order::from(start.state.last.next());
+    let mut folded = Folded {
+        proven: start.state.last,
+        state: start.state,
+        recovered: Vec::new(),
+        unreadable: None,
+        carry: None,
+    };
+    let mut lacks = start.last < finished;
+    for entry in entries {
+        if lacks && entry.as_ref().is_ok_and(|entry| entry.lsn > finished) {
+            folded.carry = Some(CarryRecord::bytes_of(&folded.state));
+            lacks = false;
+        }
+        let taken = entry
+            .map_err(ReplayError::from)
+            .and_then(|entry| folded.take(session, &entry, &mut order, watermark, options));
+        if let Err(error) = taken {
+            // Behind a damaged header the frames are checked one by one, so the fold goes on; at any
+            // other damage it ends, since a gap is never joined in silence.
+            let goes_on = matches!(error, ReplayError::Journal(ReadError::Header { .. }));
+            folded.unreadable.get_or_insert(error);
+            if !goes_on {
+                return folded;
+            }
+        }
+    }
+    if lacks {
+        folded.carry = Some(CarryRecord::bytes_of(&folded.state));
+    }
+    folded
+}
+
+impl Folded {
+    fn take(
+        &mut self,
+        session: SessionId,
+        entry: &Entry,
+        order: &mut Order,
+        watermark: Lsn,
+        options: &StoreOptions,
+    ) -> Result<(), ReplayError> {
+        if entry.kind != FrameKind::Record {
+            return Ok(());
+        }
+        order.take(entry.seq)?;
+        if entry.lsn <= watermark {
+            self.proven = entry.seq;
+        }
+        let Some((committed, key)) = decode(session, entry, &options.limits)? else {
+            self.state.last = entry.seq;
+            return Ok(());
+        };
+        self.state
+            .apply(&committed, key.as_ref(), Some(entry.position));
+        if entry.lsn > watermark {
+            self.recovered.push(committed);
+        }
+        Ok(())
+    }
+}
