@@ -14,7 +14,9 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use stepwell::event::Forked;
 use stepwell::identity::{SessionId, Timestamp};
+use stepwell::journal::OpenError;
 use stepwell::store::{
     Cursor, Draft, Filter, IndexHealth, IndexOptions, Page, SessionChange, SessionEntry,
     SessionStatus,
@@ -98,6 +100,53 @@ fn pages_give_every_session_once_the_last_active_first() {
     assert_eq!(damaged.unwrap().status(), SessionStatus::Damaged);
     assert_eq!(ids(&listed.entries).last(), Some(&last));
     agrees(&store);
+}
+
+/// Sessions that are damaged, of a newer format or held by another writer are listed as such, and hide
+/// no other, with an index that knew them whole and without one.
+#[test]
+fn what_cannot_be_read_is_listed_as_such_and_hides_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let made: Vec<SessionId> = (0..6).map(|n| closed(&store, &format!("{n}"))).collect();
+    agrees(&store);
+    let manifest = |id| {
+        let files = std::fs::read_dir(store.session_dir(id)).unwrap();
+        let paths = files.map(|file| file.unwrap().path());
+        let manifests = paths.filter(|path| path.to_string_lossy().contains("MANIFEST-"));
+        manifests.max().unwrap()
+    };
+    // Of a newer format: by the version field, behind a checksum that is right.
+    let mut newer = std::fs::read(manifest(made[1])).unwrap();
+    newer[12] = 9;
+    let crc = crc32fast::hash(&newer[12..]);
+    newer[8..12].copy_from_slice(&crc.to_le_bytes());
+    std::fs::write(manifest(made[1]), newer).unwrap();
+    std::fs::write(manifest(made[2]), b"no manifest").unwrap();
+    // Held by a writer that is another store's.
+    let beside = Store::open(dir.path()).unwrap();
+    let (held, _) = beside.open_session(made[3], Mode::Write).unwrap();
+    held.change(SessionChange::title("held")).unwrap();
+    for _ in 0..2 {
+        let listing = store.list(&Filter::new(), &Page::all()).unwrap();
+        assert_eq!(listing.total, 6);
+        let found = |id| listing.entries.iter().find(|entry| entry.id == id).unwrap();
+        assert!(matches!(
+            found(made[1]).state,
+            Err(OpenError::NewerFormat { version: 9, .. })
+        ));
+        assert_eq!(found(made[1]).status(), SessionStatus::Damaged);
+        assert_eq!(found(made[2]).status(), SessionStatus::Damaged);
+        let said = found(made[3]).state.as_ref().unwrap();
+        assert_eq!(said.metadata.title.as_deref(), Some("held"));
+        for whole in [0, 4, 5] {
+            assert_eq!(found(made[whole]).status(), SessionStatus::Idle);
+        }
+        let harmed = Filter::new().status(SessionStatus::Damaged);
+        assert_eq!(store.list(&harmed, &Page::all()).unwrap().total, 2);
+        agrees(&store);
+        agrees(&beside);
+    }
 }
 
 #[test]
@@ -218,6 +267,53 @@ fn counts_are_carried_over_segments() {
     drop(turn);
 }
 
+/// What a session is doing is known although the segment that says so is not read.
+#[test]
+fn a_status_is_carried_over_segments() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open_with(dir.path(), options()).unwrap();
+    let session = store.create_session(SessionSpec::new()).unwrap();
+    let mut agent = session.create_loop(LoopSpec::new("agent")).unwrap();
+    let parent = SessionId::new();
+    let forked = Forked { parent, at: 7 };
+    session.commit(vec![Draft::new(forked)]).unwrap();
+    let status = || {
+        // Several segments behind it.
+        for _ in 0..60 {
+            session.commit(said(&"x".repeat(200))).unwrap();
+        }
+        agrees(&store);
+        let entries = store.list(&Filter::new(), &Page::all()).unwrap().entries;
+        let listed = entries[0].state.as_ref().unwrap();
+        let from = listed.forked.unwrap();
+        assert_eq!((from.parent, from.at.get()), (parent, 7));
+        let before = listed.bytes;
+        assert!(before > 60 * 200);
+        listed.status
+    };
+    assert_eq!(status(), SessionStatus::Idle);
+    let turn = agent.begin_turn(UserMessage::text("go")).unwrap();
+    assert_eq!(status(), SessionStatus::Active);
+    let error = ErrorProjection::new(ErrorKind::Unknown, "no");
+    turn.fail(error).unwrap();
+    assert_eq!(status(), SessionStatus::Failed);
+    let turn = agent.begin_turn(UserMessage::text("go")).unwrap();
+    turn.finish().unwrap();
+    assert_eq!(status(), SessionStatus::Idle);
+    // A turn that is cut off is closed as interrupted by the next opening.
+    drop(agent.begin_turn(UserMessage::text("go")).unwrap());
+    drop(agent);
+    session.close().unwrap();
+    let (session, _) = store.open_session(session.id(), Mode::Write).unwrap();
+    for _ in 0..60 {
+        session.commit(said(&"x".repeat(200))).unwrap();
+    }
+    let entries = store.list(&Filter::new(), &Page::all()).unwrap().entries;
+    assert_eq!(entries[0].status(), SessionStatus::Interrupted);
+    agrees(&store);
+    assert!(store.verify(session.id()).unwrap().is_intact());
+}
+
 const CHILD: &str = "STEPWELL_CATALOG_CHILD";
 
 /// The process that is killed: it commits, closes and lists without an end.
@@ -285,6 +381,60 @@ fn a_process_that_is_killed_or_lives_beside_costs_only_the_index() {
 #[test]
 #[ignore = "measures"]
 fn figures() {
+    listings();
+    commits();
+}
+
+/// What a commit pays for the index: rounds with and without one, in turns.
+fn commits() {
+    let (indexed, plain) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let off = StoreOptions {
+        index: IndexOptions::off(),
+        ..StoreOptions::default()
+    };
+    let stores = [
+        Store::open(indexed.path()).unwrap(),
+        Store::open_with(plain.path(), off).unwrap(),
+    ];
+    let sessions = stores.each_ref().map(|store| {
+        agrees(store);
+        store.create_session(SessionSpec::new()).unwrap()
+    });
+    let data = RawJson::parse(format!(r#"{{"text":"{}"}}"#, "x".repeat(4096)).as_bytes());
+    let data = data.unwrap();
+    let said = || {
+        vec![Draft::new(HostEvent {
+            name: "said".into(),
+            version: 1,
+            data: data.clone(),
+            optional: false,
+        })]
+    };
+    let mut ratios = Vec::new();
+    for round in 0..21 {
+        let mut took = [Duration::ZERO; 2];
+        for turn in 0..2 {
+            let which = (round + turn) % 2;
+            let began = Instant::now();
+            for _ in 0..200 {
+                sessions[which].commit(said()).unwrap();
+            }
+            took[which] = began.elapsed();
+        }
+        ratios.push(took[0].as_secs_f64() / took[1].as_secs_f64());
+    }
+    ratios.sort_by(f64::total_cmp);
+    println!(
+        "a commit with the index by one without: {:.3} (quartiles {:.3} and {:.3}) over {} rounds",
+        ratios[10],
+        ratios[5],
+        ratios[15],
+        ratios.len()
+    );
+    println!("the index then: {:?}", stores[0].health().index);
+}
+
+fn listings() {
     let many = std::env::var("STEPWELL_SESSIONS").map_or(1000, |n| n.parse().unwrap());
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();

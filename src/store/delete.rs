@@ -164,7 +164,9 @@ impl Store {
             }
         }
         self.make_tombstone(id)?;
-        self.inner.catalog.remove(id);
+        if !self.inner.catalog.remove(id) {
+            super::catalog::expel(vfs, &self.inner.dir)?;
+        }
         let sessions = self.inner.dir.join(SESSIONS);
         let failed = |operation, error| DiskError::new(operation, &sessions, &error);
         let handle = vfs.open_dir(&sessions);

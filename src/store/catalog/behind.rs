@@ -8,15 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::thread::run;
-use super::{Entries, IndexHarm, IndexHealth, IndexOptions, Known, Opener};
+use super::{Entries, IndexHarm, IndexHealth, IndexOptions, Known, Logs, Opener};
 use crate::identity::SessionId;
 use crate::store::io::{Promise, Stalled, Ticket};
 
 /// Jobs that wait at most; more are not taken.
 const QUEUE: usize = 64;
-
-/// Reads the entry of a session from its log.
-pub(super) type Read = Box<dyn Fn(SessionId) -> Option<Vec<u8>> + Send>;
 
 /// The index of a store. Closing it (by dropping) waits for as long as the options allow.
 pub(in crate::store) struct Catalog {
@@ -31,7 +28,7 @@ pub(in crate::store) struct Catalog {
 
 struct Start {
     opener: Opener,
-    read: Read,
+    logs: Logs,
 }
 
 impl std::fmt::Debug for Catalog {
@@ -109,7 +106,7 @@ impl Catalog {
 
     /// One that is opened when it is first needed: by the first listing, or by the first commit if
     /// there is an index already (`eager`).
-    pub(super) fn new(opener: Opener, read: Read, options: IndexOptions, eager: bool) -> Catalog {
+    pub(super) fn new(opener: Opener, logs: Logs, options: IndexOptions, eager: bool) -> Catalog {
         // A panic of the index would end the process there.
         if !options.on || cfg!(panic = "abort") {
             return Catalog::off();
@@ -118,7 +115,7 @@ impl Catalog {
         catalog.patience = options.patience;
         catalog.eager = eager;
         lock(&catalog.shared.state).health = IndexHealth::Absent;
-        *lock(&catalog.start) = Some(Start { opener, read });
+        *lock(&catalog.start) = Some(Start { opener, logs });
         catalog
     }
 
@@ -134,7 +131,7 @@ impl Catalog {
 
     /// Starts the thread, once.
     pub(in crate::store) fn start(&self) {
-        let Some(Start { opener, read }) = lock(&self.start).take() else {
+        let Some(Start { opener, logs }) = lock(&self.start).take() else {
             return;
         };
         let (sender, receiver) = sync_channel(QUEUE);
@@ -149,7 +146,7 @@ impl Catalog {
         let started = std::thread::Builder::new()
             .name("stepwell-index".into())
             .spawn(move || {
-                run(&shared, &receiver, opener, &read);
+                run(&shared, &receiver, opener, &logs);
                 promise.fulfil(());
             });
         match started {
@@ -174,13 +171,13 @@ impl Catalog {
         mark
     }
 
-    /// A session is gone.
-    pub(in crate::store) fn remove(&self, id: SessionId) {
+    /// A session is gone; whether the index hears of it.
+    pub(in crate::store) fn remove(&self, id: SessionId) -> bool {
         if self.eager {
             self.start();
         }
         lock(&self.shared.state).dirty.remove(&id);
-        let _ = self.shared.send(Job::Remove(vec![id]));
+        self.shared.send(Job::Remove(vec![id]))
     }
 
     /// What the index knows, if it says so in time.

@@ -11,6 +11,7 @@
 
 mod behind;
 mod entry;
+mod logs;
 #[cfg(feature = "index-sled")]
 mod open;
 #[cfg(feature = "index-sled")]
@@ -21,21 +22,26 @@ mod thread;
 mod tests;
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) use behind::{Catalog, Mark};
 
-#[cfg(feature = "index-sled")]
-use super::SESSIONS;
 use super::StoreOptions;
 use super::listed::Listed;
-use crate::event::Limits;
+use super::purge::empty;
 use crate::identity::SessionId;
-use crate::journal::{DiskError, JournalView, Names, Owner};
+use crate::journal::{DiskError, JournalView, Names, Operation};
 use crate::vfs::Vfs;
 use entry::Entry;
+use logs::Logs;
+
+/// The directory of the index in a store.
+const DIRECTORY: &str = "index";
+/// Held while the index is open.
+const LOCK: &str = "LOCK";
 
 /// Entries by session, as bytes.
 type Entries = Vec<(SessionId, Vec<u8>)>;
@@ -46,8 +52,10 @@ trait Index: Send {
     fn scan(&mut self) -> Result<Entries, IndexHarm>;
     /// Keeps these, in the place of what it had under their ids.
     fn put(&mut self, batch: &[(SessionId, Vec<u8>)]) -> Result<(), IndexHarm>;
-    /// Forgets these.
+    /// Forgets these; their bytes may stay until it is tidied.
     fn remove(&mut self, ids: &[SessionId]) -> Result<(), IndexHarm>;
+    /// Leaves nothing on the disk of what it has forgotten.
+    fn tidy(&mut self) -> Result<(), IndexHarm>;
     /// Makes it what a later opening believes.
     fn close(self: Box<Self>) -> Result<(), IndexHarm>;
 }
@@ -214,13 +222,12 @@ impl Catalog {
     /// The index of a store on the file system of the machine.
     #[cfg(feature = "index-sled")]
     pub(super) fn of(vfs: &Arc<dyn Vfs>, store: &Path, options: &StoreOptions) -> Catalog {
-        let (limits, sessions) = (options.limits, store.join(SESSIONS));
-        let (reads, opens, path) = (vfs.clone(), vfs.clone(), store.to_owned());
+        let (opens, path) = (vfs.clone(), store.to_owned());
         Catalog::new(
             Box::new(move || open::open(&opens, &path)),
-            Box::new(move |id| read_entry(&reads, &sessions.join(id.to_string()), id, &limits)),
+            Logs::of(vfs, store, options.limits),
             options.index,
-            vfs.identity(&store.join(open::DIRECTORY)).is_ok(),
+            vfs.identity(&store.join(DIRECTORY)).is_ok(),
         )
     }
 
@@ -231,19 +238,22 @@ impl Catalog {
     }
 }
 
-/// Reads the entry of a session, as a listing does.
-#[cfg(feature = "index-sled")]
-fn read_entry(
-    vfs: &Arc<dyn Vfs>,
-    journal: &Path,
-    id: SessionId,
-    limits: &Limits,
-) -> Option<Vec<u8>> {
-    let names = Names::now(vfs, journal)?;
-    let view = JournalView::open(vfs.clone(), journal).ok()?;
-    if !matches!(view.owner(), Owner::Session(found) if found == id) {
-        return None;
+/// Empties the directory of the index, unless somebody holds it: for a deletion of which no index hears.
+/// The lock's file stays, so that there is never a second one.
+pub(super) fn expel(vfs: &Arc<dyn Vfs>, store: &Path) -> Result<(), DiskError> {
+    let dir = store.join(DIRECTORY);
+    match vfs.list(&dir) {
+        // There is none, or something else has its name.
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(());
+        }
+        listed => drop(listed.map_err(|error| DiskError::new(Operation::List, &dir, &error))?),
     }
-    let listed = super::listed::listed(id, &view, limits)?;
-    made(id, names, &view, &listed)
+    let path = dir.join(LOCK);
+    let held = vfs.try_lock(&path);
+    let held = held.map_err(|error| DiskError::new(Operation::Lock, &path, &error))?;
+    match held {
+        Some(_held) => empty(vfs, &dir, Some(&path)).map(drop),
+        None => Ok(()),
+    }
 }

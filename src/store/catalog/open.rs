@@ -10,15 +10,11 @@ use std::sync::Arc;
 
 use super::sled::SledIndex;
 use super::thread::BATCH;
-use super::{Entries, Index, IndexHarm, Opened};
+use super::{DIRECTORY, Entries, Index, IndexHarm, LOCK, Opened};
 use crate::identity::SessionId;
 use crate::journal::{DiskError, Operation};
 use crate::vfs::{Lock, Vfs};
 
-/// The directory of the index in a store.
-pub(super) const DIRECTORY: &str = "index";
-/// Held while the index is open.
-const LOCK: &str = "LOCK";
 /// sled's files, and nothing else.
 const FILES: &str = "sled-v1";
 /// Their names, lengths and checksums after a clean close.
@@ -65,7 +61,8 @@ pub(super) fn open(vfs: &Arc<dyn Vfs>, store: &Path) -> Result<Option<Opened>, I
 
 /// sled with its place in the store.
 struct Sled {
-    files: SledIndex,
+    /// Closed only by what ends its use.
+    files: Option<SledIndex>,
     place: Place,
     /// Whether something was removed. sled leaves its bytes in its files.
     removed: bool,
@@ -76,7 +73,7 @@ struct Sled {
 impl Sled {
     fn opened(files: SledIndex, place: Place, held: Box<dyn Lock>, fresh: bool) -> Opened {
         let index = Box::new(Sled {
-            files,
+            files: Some(files),
             place,
             removed: false,
             held,
@@ -85,32 +82,50 @@ impl Sled {
     }
 }
 
+impl Sled {
+    fn files(&self) -> Result<&SledIndex, IndexHarm> {
+        self.files.as_ref().ok_or_else(|| IndexHarm::Engine {
+            message: "its files could not be made anew".to_owned(),
+        })
+    }
+
+    fn finish(&mut self) -> Result<(), IndexHarm> {
+        self.files.take().map_or(Ok(()), SledIndex::finish)
+    }
+}
+
 impl Index for Sled {
     fn scan(&mut self) -> Result<Entries, IndexHarm> {
-        self.files.scan()
+        self.files()?.scan()
     }
 
     fn put(&mut self, batch: &[(SessionId, Vec<u8>)]) -> Result<(), IndexHarm> {
-        self.files.put(batch)
+        self.files()?.put(batch)
     }
 
     fn remove(&mut self, ids: &[SessionId]) -> Result<(), IndexHarm> {
         self.removed = true;
-        self.files.remove(ids)
+        self.files()?.remove(ids)
+    }
+
+    /// Into new files: sled leaves the bytes of what was removed in the old ones.
+    fn tidy(&mut self) -> Result<(), IndexHarm> {
+        if !self.removed {
+            return Ok(());
+        }
+        let entries = self.scan()?;
+        self.finish()?;
+        self.place.move_away()?;
+        self.files = Some(self.place.files()?);
+        for batch in entries.chunks(BATCH) {
+            self.put(batch)?;
+        }
+        self.removed = false;
+        Ok(())
     }
 
     fn close(mut self: Box<Self>) -> Result<(), IndexHarm> {
-        if self.removed {
-            // What was said of sessions that were deleted goes with the files.
-            let entries = self.files.scan()?;
-            self.files.finish()?;
-            self.place.move_away()?;
-            self.files = self.place.files()?;
-            for batch in entries.chunks(BATCH) {
-                self.files.put(batch)?;
-            }
-        }
-        self.files.finish()?;
+        self.finish()?;
         self.place.vouch()
     }
 }

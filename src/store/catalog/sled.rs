@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Entries, Index, IndexHarm};
+use super::{Entries, IndexHarm};
 use crate::identity::SessionId;
 
 /// A bound for its cache in bytes; sled takes it as a hint.
@@ -34,10 +34,8 @@ impl SledIndex {
         self.0.flush()?;
         Ok(())
     }
-}
 
-impl Index for SledIndex {
-    fn scan(&mut self) -> Result<Entries, IndexHarm> {
+    pub(super) fn scan(&self) -> Result<Entries, IndexHarm> {
         let mut entries = Vec::new();
         for found in self.0.iter() {
             let (key, value) = found?;
@@ -49,7 +47,7 @@ impl Index for SledIndex {
         Ok(entries)
     }
 
-    fn put(&mut self, batch: &[(SessionId, Vec<u8>)]) -> Result<(), IndexHarm> {
+    pub(super) fn put(&self, batch: &[(SessionId, Vec<u8>)]) -> Result<(), IndexHarm> {
         let mut all = sled::Batch::default();
         for (id, bytes) in batch {
             all.insert(id.as_bytes(), bytes.as_slice());
@@ -57,15 +55,11 @@ impl Index for SledIndex {
         Ok(self.0.apply_batch(all)?)
     }
 
-    fn remove(&mut self, ids: &[SessionId]) -> Result<(), IndexHarm> {
+    pub(super) fn remove(&self, ids: &[SessionId]) -> Result<(), IndexHarm> {
         let mut all = sled::Batch::default();
         for id in ids {
             all.remove(id.as_bytes());
         }
         Ok(self.0.apply_batch(all)?)
-    }
-
-    fn close(self: Box<Self>) -> Result<(), IndexHarm> {
-        self.finish()
     }
 }

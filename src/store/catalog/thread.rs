@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use super::behind::{Job, Read, Shared, lock};
-use super::{Entries, Index, IndexHarm, IndexHealth, Opened, Opener};
+use super::behind::{Job, Shared, lock};
+use super::{Entries, Index, IndexHarm, IndexHealth, Logs, Opened, Opener};
 
 /// Entries that are put at once.
 pub(super) const BATCH: usize = 256;
@@ -22,7 +22,7 @@ fn contained<T>(run: impl FnOnce() -> Result<T, IndexHarm>) -> Result<T, IndexHa
 }
 
 /// The life of the thread.
-pub(super) fn run(shared: &Shared, jobs: &Receiver<Job>, opener: Opener, read: &Read) {
+pub(super) fn run(shared: &Shared, jobs: &Receiver<Job>, opener: Opener, logs: &Logs) {
     let ended = match contained(opener) {
         Ok(None) => IndexHealth::Locked,
         Err(why) => IndexHealth::Broken { why },
@@ -37,7 +37,7 @@ pub(super) fn run(shared: &Shared, jobs: &Receiver<Job>, opener: Opener, read: &
                 }
             }
             let mut index = index;
-            let served = contained(|| serve(shared, jobs, &mut *index, read));
+            let served = contained(|| serve(shared, jobs, &mut *index, logs));
             let ended = match served {
                 Ok(()) => contained(|| index.close()),
                 Err(why) => {
@@ -66,18 +66,22 @@ fn serve(
     shared: &Shared,
     jobs: &Receiver<Job>,
     index: &mut dyn Index,
-    read: &Read,
+    logs: &Logs,
 ) -> Result<(), IndexHarm> {
     let mut looked = Instant::now();
+    let mut removed = false;
     loop {
-        let job = match shared.is_dirty() {
+        let job = match shared.is_dirty() || removed {
             false => jobs.recv().map_err(RecvTimeoutError::from),
             true => jobs.recv_timeout(ROUND.saturating_sub(looked.elapsed())),
         };
         match job {
             Ok(Job::Wake) | Err(RecvTimeoutError::Timeout) => {}
             Ok(Job::Scan(promise)) => promise.fulfil(index.scan()?),
-            Ok(Job::Remove(ids)) => index.remove(&ids)?,
+            Ok(Job::Remove(ids)) => {
+                index.remove(&ids)?;
+                removed = true;
+            }
             Ok(Job::Put { entries, whole }) => {
                 for batch in entries.chunks(BATCH) {
                     index.put(batch)?;
@@ -89,12 +93,17 @@ fn serve(
                 }
             }
             Err(RecvTimeoutError::Disconnected) => {
-                return catch_up(shared, index, read, true);
+                catch_up(shared, index, logs, true)?;
+                return sweep(shared, index, logs);
             }
         }
         shared.done.fetch_add(1, Ordering::AcqRel);
         if looked.elapsed() >= ROUND {
-            catch_up(shared, index, read, false)?;
+            catch_up(shared, index, logs, false)?;
+            // Many deletions are tidied up behind once.
+            if std::mem::take(&mut removed) {
+                index.tidy()?;
+            }
             looked = Instant::now();
         }
     }
@@ -105,7 +114,7 @@ fn serve(
 fn catch_up(
     shared: &Shared,
     index: &mut dyn Index,
-    read: &Read,
+    logs: &Logs,
     last: bool,
 ) -> Result<(), IndexHarm> {
     // Closing is not held up for long: what is not taken in is read by the next listing.
@@ -114,7 +123,7 @@ fn catch_up(
         if last && Instant::now() > until {
             break;
         }
-        let entries = some.iter().filter_map(|id| Some((*id, read(*id)?)));
+        let entries = some.iter().filter_map(|id| Some((*id, logs.entry(*id)?)));
         let entries: Entries = entries.collect();
         if !entries.is_empty() {
             index.put(&entries)?;
@@ -122,5 +131,17 @@ fn catch_up(
         shared.queued.fetch_sub(some.len(), Ordering::AcqRel);
         shared.done.fetch_add(1, Ordering::AcqRel);
     }
+    Ok(())
+}
+
+/// Forgets what other processes deleted, or what a listing put that had read it before it was deleted.
+fn sweep(shared: &Shared, index: &mut dyn Index, logs: &Logs) -> Result<(), IndexHarm> {
+    let entries = index.scan()?;
+    let gone = logs.gone(entries.iter().map(|(id, _)| *id));
+    if !gone.is_empty() {
+        index.remove(&gone)?;
+    }
+    index.tidy()?;
+    shared.done.fetch_add(1, Ordering::AcqRel);
     Ok(())
 }

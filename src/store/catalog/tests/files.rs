@@ -212,30 +212,101 @@ fn nothing_is_begun_without_a_listing_nor_where_it_may_not() {
     assert!(store.inner.catalog.known().entries.contains_key(&id));
 }
 
-/// The files keep nothing of a session that was deleted, once they are closed.
-#[test]
-fn nothing_of_a_deleted_session_stays_in_the_files() {
-    let dir = indexed(3);
-    let index = dir.path().join("index");
-    let told = |word: &str| {
-        let tells = |path: &PathBuf| {
-            let bytes = fs::read(path).unwrap();
-            bytes.windows(word.len()).any(|at| at == word.as_bytes())
-        };
-        files_of(&index).iter().any(tells)
+/// Whether a word stands in the files of an index.
+fn told(dir: &Path, word: &str) -> bool {
+    let tells = |path: &PathBuf| {
+        // A file may be on its way out.
+        let bytes = fs::read(path).unwrap_or_default();
+        bytes.windows(word.len()).any(|at| at == word.as_bytes())
     };
+    files_of(&dir.join("index")).iter().any(tells)
+}
+
+/// A store whose index was closed with this session among others.
+fn with_title(title: &str) -> (tempfile::TempDir, SessionId) {
+    let dir = indexed(3);
     let store = Store::open(dir.path()).unwrap();
-    let session = store.create_session(SessionSpec::new().title("unheard-of"));
+    let session = store.create_session(SessionSpec::new().title(title));
     let session = session.unwrap();
     session.close().unwrap();
     agrees(&store);
     settle(&store);
     drop(store);
-    assert!(told("unheard-of"));
+    assert!(told(dir.path(), title));
+    (dir, session.id())
+}
+
+/// Whoever deletes a session: nothing of it stays in the index, and the others do.
+#[test]
+fn nothing_of_a_deleted_session_stays_in_the_files() {
+    // By a store that uses the index: while it is open, and when it is closed at once.
+    for closes in [false, true] {
+        let (dir, id) = with_title("unheard-of");
+        let store = Store::open(dir.path()).unwrap();
+        store.delete_session(id).unwrap();
+        if !closes {
+            let until = Instant::now() + Duration::from_secs(20);
+            while told(dir.path(), "unheard-of") {
+                assert!(Instant::now() < until);
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            agrees(&store);
+        }
+        drop(store);
+        assert!(!told(dir.path(), "unheard-of"), "{closes}");
+        let store = Store::open(dir.path()).unwrap();
+        assert_eq!(reads(&store), 0);
+    }
+
+    // By one that has none: the index is emptied.
+    let (dir, id) = with_title("unheard-of");
+    let off = StoreOptions {
+        index: IndexOptions::off(),
+        ..StoreOptions::default()
+    };
+    let store = Store::open_with(dir.path(), off).unwrap();
+    store.delete_session(id).unwrap();
+    assert!(!told(dir.path(), "unheard-of"));
     let store = Store::open(dir.path()).unwrap();
-    store.delete_session(session.id()).unwrap();
+    assert_eq!(reads(&store), 3);
+    agrees(&store);
+    settle(&store);
+    assert_eq!(reads(&store), 0);
     drop(store);
-    assert!(!told("unheard-of"));
+
+    // Beside one that has it: that one drops it, without a listing, when it is closed.
+    let (dir, id) = with_title("unheard-of");
+    let holds = Store::open(dir.path()).unwrap();
+    assert_eq!(reads(&holds), 0);
+    let beside = Store::open(dir.path()).unwrap();
+    agrees(&beside);
+    assert_eq!(beside.health().index, IndexHealth::Locked);
+    beside.delete_session(id).unwrap();
+    drop(holds);
+    assert!(!told(dir.path(), "unheard-of"));
+
+    // Whatever else has its name is no index, and stays.
+    fs::remove_dir_all(dir.path().join("index")).unwrap();
+    fs::write(dir.path().join("index"), b"in the way").unwrap();
+    let other = beside.sessions().unwrap()[0].id;
+    beside.delete_session(other).unwrap();
+    assert_eq!(fs::read(dir.path().join("index")).unwrap(), b"in the way");
+}
+
+/// More deletions than wait in the queue of the index.
+#[test]
+fn many_deletions_leave_nothing_in_the_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let ids = closed(&store, 150);
+    agrees(&store);
+    settle(&store);
+    for id in &ids[..149] {
+        store.delete_session(*id).unwrap();
+    }
+    drop(store);
+    assert!(told(dir.path(), "session 149"));
+    assert!(!(100..149).any(|number| told(dir.path(), &format!("session {number}"))));
     let store = Store::open(dir.path()).unwrap();
     assert_eq!(reads(&store), 0);
 }

@@ -14,6 +14,7 @@ enum At {
     Scan,
     Put,
     Remove,
+    Tidy,
     Close,
 }
 
@@ -23,6 +24,8 @@ enum Does {
     Panics(At),
     Fails(At),
     Hangs(At),
+    /// Whatever it does takes so long.
+    Crawls(Duration),
 }
 
 struct Fake {
@@ -34,6 +37,7 @@ impl Fake {
     fn at(does: Does, at: At) -> Result<(), IndexHarm> {
         match does {
             Does::Panics(here) if here == at => panic!("the index panics at {at:?}"),
+            Does::Crawls(time) => std::thread::sleep(time),
             Does::Hangs(here) if here == at => std::thread::sleep(Duration::from_secs(60)),
             Does::Fails(here) if here == at => {
                 return Err(IndexHarm::Engine {
@@ -68,6 +72,10 @@ impl Index for Fake {
         Ok(())
     }
 
+    fn tidy(&mut self) -> Result<(), IndexHarm> {
+        Fake::at(self.does, At::Tidy)
+    }
+
     fn close(self: Box<Self>) -> Result<(), IndexHarm> {
         Fake::at(self.does, At::Close)
     }
@@ -80,8 +88,8 @@ fn store(dir: &Path, shelf: &Shelf, does: Does) -> Store {
         index,
         ..StoreOptions::default()
     };
-    let (shelf, limits) = (shelf.clone(), options.limits);
-    let (reads, sessions) = (vfs.clone(), dir.join(crate::store::SESSIONS));
+    let shelf = shelf.clone();
+    let logs = Logs::of(&vfs, dir, options.limits);
     let catalog = Catalog::new(
         Box::new(move || {
             Fake::at(does, At::Open)?;
@@ -90,9 +98,7 @@ fn store(dir: &Path, shelf: &Shelf, does: Does) -> Store {
                 fresh: true,
             }))
         }),
-        Box::new(move |id| {
-            super::super::read_entry(&reads, &sessions.join(id.to_string()), id, &limits)
-        }),
+        logs,
         index,
         false,
     );
@@ -101,7 +107,7 @@ fn store(dir: &Path, shelf: &Shelf, does: Does) -> Store {
 
 #[test]
 fn an_index_that_panics_fails_or_hangs_changes_nothing_but_speed() {
-    let harms: Vec<Does> = [At::Open, At::Scan, At::Put, At::Remove, At::Close]
+    let harms: Vec<Does> = [At::Open, At::Scan, At::Put, At::Remove, At::Tidy, At::Close]
         .into_iter()
         .flat_map(|at| [Does::Panics(at), Does::Fails(at), Does::Hangs(at)])
         .collect();
@@ -147,6 +153,43 @@ fn an_index_that_panics_fails_or_hangs_changes_nothing_but_speed() {
         drop((session, store));
         assert!(began.elapsed() < Duration::from_secs(10), "{does:?}");
     }
+}
+
+/// An index that is slower than its budget is left alone, and health says so; one that takes as long in
+/// all, but gets something done, is not.
+#[test]
+fn an_index_that_is_slow_beyond_its_budget_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let crawling = store(
+        dir.path(),
+        &Shelf::default(),
+        Does::Crawls(Duration::from_millis(2500)),
+    );
+    closed(&crawling, 5);
+    agrees(&crawling);
+    assert_eq!(crawling.health().index, IndexHealth::TooSlow);
+    // Nothing waits for it any more, and commits never did.
+    let began = Instant::now();
+    for _ in 0..5 {
+        agrees(&crawling);
+    }
+    let session = crawling.create_session(SessionSpec::new()).unwrap();
+    for _ in 0..20 {
+        session.commit(said("said")).unwrap();
+    }
+    drop(session);
+    drop(crawling);
+    assert!(began.elapsed() < Duration::from_millis(1500), "waited");
+
+    let dir = tempfile::tempdir().unwrap();
+    let shelf = Shelf::default();
+    let store = store(dir.path(), &shelf, Does::Crawls(Duration::from_millis(100)));
+    for _ in 0..3 {
+        closed(&store, 2);
+        agrees(&store);
+    }
+    settle(&store);
+    assert_eq!(reads(&store), 0);
 }
 
 #[test]

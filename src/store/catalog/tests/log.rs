@@ -101,8 +101,9 @@ impl Life {
         if let Some(session) = &self.open {
             session.witness().unwrap();
         }
-        let limits = self.store.inner.options.limits;
-        let bytes = read_entry(&vfs, &self.path, self.id, &limits);
+        let store = &self.store.inner;
+        let logs = Logs::of(&vfs, &store.dir, store.options.limits);
+        let bytes = logs.entry(self.id);
         self.entry = bytes.map(|bytes| Entry::decode(self.id, &bytes).unwrap());
         if let Some(entry) = &self.entry {
             self.made += 1;
@@ -143,10 +144,10 @@ fn an_entry_made_while_commits_go_on_is_not_behind_its_log() {
             }
         }
     });
-    let limits = store.inner.options.limits;
+    let logs = Logs::of(&vfs, &store.inner.dir, store.inner.options.limits);
     let (mut made, began) = (0, Instant::now());
     while began.elapsed() < Duration::from_secs(2) {
-        let Some(bytes) = read_entry(&vfs, &path, session.id(), &limits) else {
+        let Some(bytes) = logs.entry(session.id()) else {
             continue;
         };
         made += 1;
