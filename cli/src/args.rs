@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use stepwell::identity::Timestamp;
+use stepwell::store::Cursor;
 
 /// An embedded, crash-safe store for agent loops: look into a store, verify it, see it keep its
 /// promise.
@@ -52,11 +54,58 @@ pub(crate) enum Command {
 /// Of `sessions`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SessionsArgs {
-    /// The store's directory.
+    /// The store's directory; it is only read.
     pub(crate) dir: PathBuf,
-    /// One JSON object per line.
+    /// Only those with this status; given again, also those with the other.
+    #[arg(long, value_name = "STATUS")]
+    pub(crate) status: Vec<Status>,
+    /// Only those that were active since: 30d, 12h, 90m, 45s, or a time such as
+    /// 2026-01-31T12:00:00Z.
+    #[arg(long, value_name = "WHEN", value_parser = since)]
+    pub(crate) since: Option<Timestamp>,
+    /// Only those with this text in their title, in upper or lower case.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) title: Option<String>,
+    /// A page of at most so many; all otherwise.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) limit: Option<u32>,
+    /// The page behind this place, which the page before named.
+    #[arg(long, value_name = "CURSOR")]
+    pub(crate) after: Option<Cursor>,
+    /// One JSON object per line; if there is a next page, the last one says where it begins.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// What a session is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Status {
+    /// No turn is open, and the last one ended well.
+    Idle,
+    /// A turn is open.
+    Active,
+    /// The last turn was interrupted.
+    Interrupted,
+    /// The last turn failed.
+    Failed,
+    /// It was stopped.
+    Stopped,
+    /// It is damaged, or cannot be read.
+    Damaged,
+}
+
+/// A moment, or how long ago it was.
+fn since(given: &str) -> Result<Timestamp, String> {
+    if let Ok(ago) = duration(given) {
+        let now = Timestamp::now();
+        let secs = i64::try_from(ago.as_secs()).unwrap_or(i64::MAX);
+        return Timestamp::new(now.secs().saturating_sub(secs), now.nanos())
+            .map_err(|_| "there was no time so long ago".to_owned());
+    }
+    given.parse().map_err(|_| {
+        "give a number and d, h, m or s, such as 30d, or a time such as 2026-01-31T12:00:00Z"
+            .to_owned()
+    })
 }
 
 /// Of `history`.

@@ -47,8 +47,71 @@ fn sessions_as_json() {
     assert_eq!(line["title"], "listing files");
     assert_eq!(line["status"], "active");
     assert_eq!(line["last_seq"], LAST);
+    let counts = ["turns", "steps", "open_turns", "pending_gates"].map(|key| &line[key]);
+    assert_eq!(counts, [2, 3, 1, 0], "{line}");
+    assert!(line["bytes"].as_u64().unwrap() > 1000, "{line}");
+    assert_eq!(line["forked_from"], json!(null));
     assert_eq!(line["problem"], json!(null));
     assert!(line["created"].as_str().unwrap().ends_with('Z'), "{line}");
+}
+
+#[test]
+fn sessions_are_listed_in_pages_and_by_filters() {
+    let sample = Sample::new();
+    let others = [
+        "0197bbbb-0000-7000-8000-000000000002",
+        "0197bbbb-0000-7000-8000-000000000003",
+    ];
+    for (other, title) in others.into_iter().zip(["Sound", "other"]) {
+        sample.fill(other.parse().unwrap(), title);
+    }
+    // All pages, one behind the other.
+    let mut seen = Vec::new();
+    let mut page = sample.run(&["sessions", "{}", "--json", "--limit", "1"]);
+    loop {
+        assert_eq!(page.status, 0, "{page:?}");
+        let lines = page.objects();
+        seen.push(lines[0]["session"].as_str().unwrap().to_owned());
+        let Some(next) = lines.get(1) else { break };
+        assert_eq!(next["total"], 3);
+        let next = next["next"].as_str().unwrap();
+        let asked = ["sessions", "{}", "--json", "--limit", "1", "--after", next];
+        page = sample.run(&asked);
+    }
+    assert_eq!(seen, [others[1], others[0], ID]);
+    let table = sample.run(&["sessions", "{}", "--limit", "2"]).stdout;
+    let (_, next) = table
+        .rsplit_once("2 of 3 sessions; the next ones: ")
+        .unwrap();
+    let next: Vec<&str> = next.split_whitespace().collect();
+    let rest = [&["sessions", "{}", "--limit", "2"][..], &next].concat();
+    let rest = sample.run(&rest).stdout;
+    assert!(rest.contains(ID) && !rest.contains("--after"), "{rest}");
+
+    let shown = |filter: &[&str]| {
+        let run = sample.run(&[&["sessions", "{}", "--json"][..], filter].concat());
+        assert_eq!(run.status, 0, "{run:?}");
+        run.objects().len()
+    };
+    assert_eq!(shown(&["--title", "sOuNd"]), 1);
+    assert_eq!(shown(&["--status", "active"]), 3);
+    assert_eq!(shown(&["--status", "idle", "--status", "damaged"]), 0);
+    assert_eq!(shown(&["--since", "1d"]), 3);
+    assert_eq!(shown(&["--since", "9999-12-31T00:00:00Z"]), 0);
+    sample.flip(5);
+    assert_eq!(shown(&["--status", "damaged"]), 1);
+    for wrong in [
+        &["--after", "somewhere"][..],
+        &["--since", "yesterday"],
+        &["--status", "busy"],
+        &["--limit", "0"],
+    ] {
+        let run = sample.run(&[&["sessions", "{}"][..], wrong].concat());
+        run.fails(2, wrong[1]);
+    }
+    // Nothing was written into the store that was only looked at.
+    let index = std::path::Path::new(&sample.dir()).join("index");
+    assert!(!index.exists());
 }
 
 #[test]
@@ -229,13 +292,15 @@ fn damage_is_told_by_every_command() {
         run.stdout.contains("damaged") && run.stdout.contains(other),
         "{run:?}"
     );
+    // The one that was active last comes first.
     let lines = sample.run(&["sessions", "{}", "--json"]).objects();
+    assert_eq!((&lines[0]["session"], lines.len()), (&json!(other), 2));
     assert_eq!(
         (&lines[0]["status"], &lines[1]["status"]),
-        (&json!("damaged"), &json!("active"))
+        (&json!("active"), &json!("damaged"))
     );
     assert!(
-        lines[0]["problem"].as_str().unwrap().contains("row 9"),
+        lines[1]["problem"].as_str().unwrap().contains("row 9"),
         "{lines:?}"
     );
 
