@@ -122,6 +122,9 @@ impl Store {
     ///
     /// A deletion that is cut off has either changed nothing, or the session is gone for good.
     ///
+    /// What the index behind [`Store::list`] says of it goes behind the receipt, within seconds and at
+    /// the latest when the store is closed; if another process holds that index, when that one closes it.
+    ///
     /// # Errors
     /// [`SessionError::NotFound`]; [`SessionError::Deleted`] if it was deleted before;
     /// [`SessionError::Journal`] with [`OpenError::Locked`] if it is open, here or in another process;

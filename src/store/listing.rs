@@ -75,8 +75,8 @@ impl VerifyReport {
 }
 
 impl Store {
-    /// The sessions of the store, by id. Reads the head and the tail of each log, and more where title
-    /// or labels cannot be told from them; [`Store::list`] is faster and gives pages. Deletions that
+    /// The sessions of the store, by id. Reads the head and the tail of each log, and more where no
+    /// carry record says what lies before the tail; [`Store::list`] is faster and gives pages. Deletions that
     /// were cut off are finished first, unless the store was opened only to look
     /// ([`Store::open_existing`]).
     ///

@@ -7,7 +7,7 @@
 //! on one thread behind a bounded queue: it may panic, fail or hang, and nobody waits for it longer
 //! than the options say, commits not at all.
 //!
-//! `docs/design.md` says why it is sled, `docs/format.md` section 11 what lies on disk.
+//! `docs/design.md` says why it is sled, `docs/format.md` section 12 what lies on disk.
 
 mod behind;
 mod entry;
