@@ -7,6 +7,10 @@
 mod backup;
 mod boundary;
 mod carry;
+#[cfg_attr(
+    not(feature = "index-sled"),
+    allow(dead_code, reason = "without an index nothing starts its thread")
+)]
 mod catalog;
 mod committed;
 #[cfg(feature = "runtime")]
