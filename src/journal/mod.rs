@@ -27,6 +27,7 @@ mod evidence;
 mod fault;
 mod follow;
 mod footer;
+mod fork;
 mod frame;
 mod group;
 mod holder;
@@ -74,6 +75,7 @@ pub use error::{
     Operation, ReadError,
 };
 pub use follow::{FollowError, Follower, JournalFollower, Polling};
+pub use fork::{ForkError, ForkPoint};
 pub use frame::FrameKind;
 pub use inspect::{InspectError, InspectedFrame, Part, inspect};
 pub use lenient::UnreadableBlock;
