@@ -209,38 +209,6 @@ fn an_overtaken_writer_ends_at_the_fence_that_was_copied_by_one_who_never_served
     assert_eq!(records(found.into_iter().map(Ok)), books.acknowledged);
 }
 
-/// Simulation, seed 2171331: a fresh file that took over an empty segment holds nothing until its fence
-/// is there, so it was not asked what it says; and the fence of a writer who was overtaken before it
-/// wrote it came up from the file before.
-#[test]
-fn a_fresh_file_without_its_fence_ends_the_one_that_it_took_over() {
-    let options = JournalOptions {
-        supersede_limit: 1 << 20,
-        ..small()
-    };
-    let old = disk();
-    let journal = create(&old, &options).unwrap();
-    let mut books = Books::default();
-    // Closed behind a roll: the active segment is empty.
-    assert!(books.append(&journal, 1, 3000));
-    assert!(books.append(&journal, 1, 3000));
-    journal.close().unwrap();
-    drop(journal);
-    let overtaken = open(&old, &options).unwrap();
-    let whole = entries(&view(&old));
-    old.open_dir(&dir()).unwrap().sync().unwrap();
-    let new = old.new_process();
-    new.break_lock(dir().join("LOCK")).unwrap();
-    let opening = open(&new, &options).unwrap();
-    assert!(begin(overtaken).is_err());
-    drop(opening);
-    new.power_loss(PowerLoss::DropAll);
-    new.flip_byte(newest_manifest(&new), 100).unwrap();
-    let seen = view(&new);
-    assert!(seen.damage().is_some());
-    assert_eq!(lsns(&entries(&seen)), lsns(&whole));
-}
-
 /// Simulation, seed 2170987: the newest manifest is lost, and the one before it is there again. What it
 /// lists was replaced by then, and the file in its place was not read.
 #[test]

@@ -14,13 +14,13 @@ mod runtime_support;
 use proptest::prelude::*;
 use runtime_support::*;
 use stepwell::content::{Message, Usage};
-use stepwell::event::Kind;
+use stepwell::event::{Body, Kind};
 use stepwell::identity::SessionId;
 use stepwell::runtime::{
     AgentSpec, Decision, Filter, LoopHandle, ModelEvent, ModelRequest, ModelStream, StartAt,
     ToolCall, ToolOutput, TurnEnd, TurnLimits,
 };
-use stepwell::store::{HistoryItem, LoopSpec, Mode, SessionSpec, Store};
+use stepwell::store::{Committed, HistoryItem, LoopSpec, Mode, Observer, SessionSpec, Store};
 use stepwell::vfs::sim::{PowerLoss, SimVfs};
 
 #[derive(Debug, Clone)]
@@ -186,6 +186,31 @@ fn whole(history: &[HistoryItem]) {
     }
 }
 
+/// The messages of the steps, as they were committed.
+#[derive(Default)]
+struct Steps(std::sync::Mutex<Vec<HistoryItem>>);
+
+impl Observer for Steps {
+    fn committed(&self, batch: &[Committed]) {
+        let mut told = self.0.lock().unwrap();
+        for committed in batch {
+            let at = committed.header.coordinates;
+            let Body::StepDone(step) = &committed.event().body else {
+                continue;
+            };
+            told.extend(step.messages.iter().map(|message| HistoryItem {
+                seq: committed.seq(),
+                loop_id: at.loop_id,
+                turn: at.turn,
+                step: at.step,
+                message: message.clone().into(),
+            }));
+        }
+    }
+
+    fn faulted(&self, _fault: &stepwell::journal::Fault) {}
+}
+
 /// Two turns of two steps each; gives what was acknowledged, as far as the disk let it come.
 async fn run(disk: &SimVfs, id: SessionId) -> Vec<HistoryItem> {
     let mut acknowledged = Vec::new();
@@ -198,6 +223,9 @@ async fn run(disk: &SimVfs, id: SessionId) -> Vec<HistoryItem> {
     let Ok(main) = session.create_loop_async(LoopSpec::new("main")).await else {
         return acknowledged;
     };
+    let steps = std::sync::Arc::new(Steps::default());
+    let observer: std::sync::Arc<dyn Observer> = steps.clone();
+    session.observe(&observer);
     let first = script([
         calls(&[("a", "echo", b"{}"), ("b", "long", b"{}")]),
         says(&"x".repeat(4000)),
@@ -210,11 +238,10 @@ async fn run(disk: &SimVfs, id: SessionId) -> Vec<HistoryItem> {
         let Ok(outcome) = agent.run_turn(turn).await else {
             break;
         };
-        let history = session.history().unwrap();
-        let steps = history
-            .into_iter()
-            .filter(|item| outcome.steps.contains(&item.seq));
-        acknowledged.extend(steps);
+        // The disk may have crashed since: what was committed was told when it was.
+        let told = steps.0.lock().unwrap();
+        let steps = told.iter().filter(|item| outcome.steps.contains(&item.seq));
+        acknowledged.extend(steps.cloned());
     }
     agent.shutdown().await.unwrap();
     acknowledged

@@ -115,6 +115,14 @@ fn loops(session: &Session) -> Result<[Loop; 2], CommitError> {
     Ok([named("one")?, named("two")?])
 }
 
+/// What the models of all loops see.
+fn contexts(session: &Session) -> Vec<Vec<Arc<Message>>> {
+    let loops = session.loops().into_iter();
+    loops
+        .map(|(id, _)| session.loop_context(id).unwrap())
+        .collect()
+}
+
 fn events(session: &Session) -> Vec<(Seq, Event)> {
     session
         .replay(Seq::new(1))
@@ -185,16 +193,20 @@ proptest! {
         let mut session = store(&disk).create_session(SessionSpec::new()).unwrap();
         for round in 0..rounds {
             let mut loops = loops(&session).unwrap();
+            // In memory from here on: commits extend them, and the log is not asked again.
+            contexts(&session);
             for (number, script) in scripts.iter().enumerate() {
                 run(&mut loops[script.looped], script, number).unwrap();
             }
             drop(loops);
+            let warm = contexts(&session);
             let live = session.history().unwrap();
             prop_assert!(flat(&live) == said(&events(&session)));
             prop_assert_eq!(&session.history_at(session.last_seq()).unwrap(), &live);
             let id = session.id();
             let (view, _) = store(&disk).open_session(id, Mode::Read).unwrap();
             prop_assert_eq!(&view.history().unwrap(), &live);
+            prop_assert_eq!(&contexts(&view), &warm);
             if round % 3 == 0 {
                 session.close().unwrap();
             }
@@ -206,6 +218,7 @@ proptest! {
             }
             let (restored, report) = store(&disk).open_session(id, Mode::Write).unwrap();
             prop_assert_eq!(&restored.history().unwrap(), &live);
+            prop_assert_eq!(&contexts(&restored), &warm);
             prop_assert_eq!(report.journal.cut, None);
             session = restored;
         }

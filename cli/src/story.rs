@@ -176,8 +176,8 @@ fn up_to(
     let mut done = false;
     session.replay(Seq::new(1)).take_while(move |read| {
         let seq = read.as_ref().ok().map(Committed::seq);
-        let goes_on = !done && !(seq > at && at.is_some());
+        let beyond = done || at.is_some() && seq > at;
         done |= seq.is_some() && seq == at;
-        goes_on
+        !beyond
     })
 }

@@ -111,11 +111,10 @@ fn superseding(directory: &Directory, absent: &SegmentName) -> Result<Option<Con
             _ => {}
         }
     }
-    Ok(newest.filter(|content| !content.frames.is_empty()))
+    Ok(newest)
 }
 
-/// A file that no manifest speaks of, if it says itself what it is, and holds anything or took over
-/// nothing.
+/// A file that no manifest speaks of, if it says itself what it is and holds anything.
 fn unlisted(
     directory: &Directory,
     name: SegmentName,
@@ -128,8 +127,7 @@ fn unlisted(
     };
     let entry = SegmentEntry::own(name, header.log, None);
     let content = Content::read(&file, &entry, Lsn::ZERO, true)?;
-    let counts = !content.frames.is_empty() || content.finished;
-    Ok(counts.then_some((content, file)))
+    Ok((!content.frames.is_empty()).then_some((content, file)))
 }
 
 fn by_headers(directory: &Directory) -> Result<(Vec<Span>, Lsn), DiskError> {
@@ -152,7 +150,7 @@ fn by_headers(directory: &Directory) -> Result<(Vec<Span>, Lsn), DiskError> {
     for content in &mut found {
         content.end_at(&taken_over);
     }
-    found.retain(|content| !content.frames.is_empty() || content.finished);
+    found.retain(|content| !content.frames.is_empty());
     let mut newest: BTreeMap<u64, Content> = BTreeMap::new();
     for mut content in found {
         content.served = served.contains(&content.entry.name.epoch);
@@ -166,7 +164,6 @@ fn by_headers(directory: &Directory) -> Result<(Vec<Span>, Lsn), DiskError> {
         }
     }
     let mut counting: Vec<Content> = Vec::new();
-    newest.retain(|_, content| !content.frames.is_empty());
     for content in newest.into_values() {
         let before = counting.last();
         let left_behind =
@@ -285,7 +282,7 @@ impl Content {
             last,
             whole: Lsn::ZERO,
             served: false,
-            finished: guess && tail.is_some_and(|tail| tail <= FRAMES),
+            finished: false,
             claim,
             frames,
             seal,
@@ -352,7 +349,7 @@ impl Content {
 
     /// Whether it takes the place of an older file that holds the same Lsns.
     fn replaces(&self, older: &Content) -> bool {
-        self.served || self.finished || self.whole >= older.whole
+        self.served || self.whole >= older.whole
     }
 
     fn span(&self, last: Lsn) -> Span {

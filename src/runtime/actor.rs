@@ -43,6 +43,8 @@ impl Actor {
         report: Arc<OnceLock<ShutdownReport>>,
     ) -> Actor {
         let session = owned.session().clone();
+        // What the model sees is asked for now, so that it is there when a turn begins.
+        drop(session.submit_context(owned.id()));
         let coordinates = Coordinates::session(session.id()).in_loop(owned.id());
         let header = Header::at(coordinates).named(owned.name().clone());
         let limit = spec.limits.queue;

@@ -17,7 +17,7 @@ use crate::event::{
     Body, Factory, Header, Key, Limits, check_pairing, decode_header, encode_record,
 };
 use crate::identity::{Coordinates, LoopId, SessionId, StepId};
-use crate::journal::{AppendError, Fault, Lsn, NotCommitted, ReadError, Workers};
+use crate::journal::{AppendError, Fault, Lsn, NotCommitted, ReadError, Seq, Workers};
 use crate::metrics::{Measure, Meter};
 use crate::sync::{Mutex, MutexGuard};
 
@@ -143,11 +143,15 @@ impl SessionCore {
 
     /// The commit boundary (design, section 3): stamp, preflight, durable append, history,
     /// publication, answer. Nothing behind the append happens unless it said that the batch is
-    /// durable (P2), and the batch is atomic (P3).
-    pub(super) fn commit(self: &Arc<Self>, drafts: Vec<Draft>) -> CommitResult {
+    /// durable (P2), and the batch is atomic (P3). With `behind` only if the session stands there.
+    pub(super) fn commit(
+        self: &Arc<Self>,
+        behind: Option<Seq>,
+        drafts: Vec<Draft>,
+    ) -> CommitResult {
         let events = drafts.len();
         let _span = tracing::debug_span!("commit", session = %self.id, events).entered();
-        let batch = self.encode(drafts)?;
+        let batch = Submitted::new(behind, self.encode(drafts)?);
         self.wait(self.request(batch, true))
     }
 
@@ -163,9 +167,13 @@ impl SessionCore {
     }
 
     /// A commit that does not block: it runs to its end whatever becomes of the ticket.
-    pub(super) fn submit(self: &Arc<Self>, drafts: Vec<Draft>) -> Ticket<CommitResult> {
+    pub(super) fn submit(
+        self: &Arc<Self>,
+        behind: Option<Seq>,
+        drafts: Vec<Draft>,
+    ) -> Ticket<CommitResult> {
         match self.encode(drafts) {
-            Ok(batch) => self.request(batch, false),
+            Ok(batch) => self.request(Submitted::new(behind, batch), false),
             Err(refusal) => Ticket::ready(Err(refusal.into())),
         }
     }
@@ -203,9 +211,9 @@ impl SessionCore {
     /// Steps 1 and 2 as far as they do not depend on where the session stands, in the caller's
     /// thread: coordinates, event id, creation time; validation, encoding, and the reader's
     /// acceptance (P10).
-    fn encode(&self, drafts: Vec<Draft>) -> Result<Submitted, Refusal> {
+    fn encode(&self, drafts: Vec<Draft>) -> Result<Vec<Encoded>, Refusal> {
         self.ready(&*self.enter()?)?;
-        Ok(Submitted::Encoded(self.stamp(drafts)?))
+        self.stamp(drafts)
     }
 
     pub(super) fn stamp(&self, drafts: Vec<Draft>) -> Result<Vec<Encoded>, Refusal> {

@@ -11,6 +11,7 @@ use super::committed::Committed;
 use super::history::items_of;
 use super::marks::{Marks, Standing};
 use super::replay::Replay;
+use super::state::SessionState;
 use super::{HistoryItem, ReplayError};
 use crate::content::Message;
 use crate::event::{Body, Kind};
@@ -189,7 +190,7 @@ impl Contexts {
         self.clock
     }
 
-    pub(super) fn get(&mut self, loop_id: LoopId) -> Option<Vec<Arc<Message>>> {
+    fn get(&mut self, loop_id: LoopId) -> Option<Vec<Arc<Message>>> {
         let now = self.tick();
         let loaded = self.loaded.get_mut(&loop_id)?;
         loaded.used = now;
@@ -265,6 +266,23 @@ impl Contexts {
     }
 }
 
+impl SessionState {
+    /// What the model of a loop sees, if the log need not be asked: it is in memory, or nothing was
+    /// said yet, and then it is in memory from now on.
+    pub(super) fn known_context(&mut self, loop_id: LoopId) -> Option<Vec<Arc<Message>>> {
+        if let Some(messages) = self.contexts.get(loop_id) {
+            return Some(messages);
+        }
+        let fresh = match self.find(loop_id) {
+            Some(found) if found.turns == 0 && found.marks == Marks::default() => found.started,
+            Some(_) => return None,
+            None => return Some(Vec::new()),
+        };
+        self.contexts.keep(Context::new(loop_id, fresh, true));
+        Some(Vec::new())
+    }
+}
+
 /// Ends a loading that fails.
 struct Begun<'a> {
     core: &'a SessionCore,
@@ -283,7 +301,7 @@ impl SessionCore {
         loop {
             let (begun, last, started, standing) = {
                 let mut state = self.state();
-                if let Some(messages) = state.contexts.get(loop_id) {
+                if let Some(messages) = state.known_context(loop_id) {
                     return Ok(messages);
                 }
                 let Some(found) = state.find(loop_id) else {

@@ -10,6 +10,18 @@ use crate::journal::{CloseError, DiskError, Fault, Lsn, NotCommitted, OpenError,
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OrderError {
+    /// The session does not stand where the commit was to follow ([`Session::commit_behind`]).
+    ///
+    /// [`Session::commit_behind`]: super::Session::commit_behind
+    #[error(
+        "the session stands at {actual} and not at {expected}; look at what came and try again"
+    )]
+    Moved {
+        /// Where it was expected.
+        expected: Seq,
+        /// Its last record.
+        actual: Seq,
+    },
     /// The session has no such loop.
     #[error("the session has no loop {0}")]
     UnknownLoop(LoopId),

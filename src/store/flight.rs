@@ -14,7 +14,7 @@ use super::committed::{Committed, Outcome};
 use super::draft::Draft;
 use super::io::{Promise, Serve, Ticket};
 use super::state::SessionState;
-use super::{CommitError, Refusal};
+use super::{CommitError, OrderError, Refusal};
 use crate::event::{Event, Key};
 use crate::identity::LoopId;
 use crate::journal::{AppendError, NotCommitted, Placed, Receipt, Seq, Sink, WhenFull};
@@ -34,8 +34,19 @@ type Make = Box<dyn FnOnce(&SessionState) -> Vec<Draft> + Send>;
 /// A batch as it was submitted.
 pub(super) enum Submitted {
     Encoded(Vec<Encoded>),
+    /// One that goes only right behind this record, unless all of it is known already.
+    Behind(Seq, Vec<Encoded>),
     /// One of a loop that is made when its turn has come; whether it has keys.
     Made(LoopId, bool, Make),
+}
+
+impl Submitted {
+    pub(super) fn new(behind: Option<Seq>, batch: Vec<Encoded>) -> Submitted {
+        match behind {
+            Some(behind) => Submitted::Behind(behind, batch),
+            None => Submitted::Encoded(batch),
+        }
+    }
 }
 
 /// A commit that waits for its turn.
@@ -58,7 +69,9 @@ impl Request {
     pub(super) fn is_keyed(&self) -> bool {
         match &self.batch {
             Submitted::Made(_, keyed, _) => *keyed,
-            Submitted::Encoded(batch) => batch.iter().any(|encoded| encoded.key.is_some()),
+            Submitted::Encoded(batch) | Submitted::Behind(_, batch) => {
+                batch.iter().any(|encoded| encoded.key.is_some())
+            }
         }
     }
 
@@ -75,7 +88,8 @@ pub(super) struct Taken {
 }
 
 impl Taken {
-    /// Whether a commit has to wait. One of the session itself waits for all, and all for it.
+    /// Whether a commit has to wait. One of the session itself waits for all, and all for it; one that
+    /// names its place waits for all, so that the place is known.
     fn conflicts(&self, batch: &Submitted) -> bool {
         let session = LoopId::nil();
         if self.loops.is_empty() {
@@ -85,6 +99,7 @@ impl Taken {
         self.loops.contains(&session)
             || match batch {
                 Submitted::Made(loop_id, ..) => waits(loop_id),
+                Submitted::Behind(..) => true,
                 Submitted::Encoded(batch) => batch.iter().any(|encoded| {
                     let key = encoded.key.as_ref();
                     waits(&encoded.event.header.coordinates.loop_id)
@@ -107,6 +122,9 @@ impl Taken {
                 for encoded in batch {
                     self.take(&encoded.event, encoded.key.as_ref());
                 }
+            }
+            Submitted::Behind(..) => {
+                self.loops.insert(LoopId::nil());
             }
         }
     }
@@ -253,11 +271,25 @@ impl SessionCore {
 
     fn prepare(&self, batch: Submitted) -> Result<(Vec<Option<Committed>>, Vec<Encoded>), Refusal> {
         let state = self.state();
-        let batch = match batch {
-            Submitted::Encoded(batch) => batch,
-            Submitted::Made(_, _, make) => self.stamp(make(&state))?,
+        let (behind, batch) = match batch {
+            Submitted::Encoded(batch) => (None, batch),
+            Submitted::Behind(behind, batch) => (Some(behind), batch),
+            Submitted::Made(_, _, make) => (None, self.stamp(make(&state))?),
         };
-        self.preflight(&state, batch)
+        let prepared = self.preflight(&state, batch);
+        let Some(expected) = behind.filter(|behind| *behind != state.last) else {
+            return prepared;
+        };
+        match &prepared {
+            // A repeat is told what became of it the first time, wherever the session stands now.
+            Ok((_, fresh)) if fresh.is_empty() => prepared,
+            Err(Refusal::KeyReused { .. }) => prepared,
+            // What else is wrong with it may be so only because of what came in between.
+            _ => {
+                let actual = state.last;
+                Err(OrderError::Moved { expected, actual }.into())
+            }
+        }
     }
 
     /// Step 3 failed: nothing is published and history is unchanged.

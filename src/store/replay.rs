@@ -78,6 +78,13 @@ impl Order {
     }
 }
 
+/// Which records are decoded: those of a loop, or of all, and of some kinds.
+#[derive(Clone, Copy)]
+struct Wanted {
+    only: Option<LoopId>,
+    kinds: fn(Kind) -> bool,
+}
+
 /// The committed events of a session, in order. An event that cannot be read is one error, and
 /// reading goes on behind it (P6); an error of the disk ends it.
 pub struct Replay {
@@ -88,7 +95,7 @@ pub struct Replay {
     /// The last record that is given.
     last: Seq,
     /// Others are passed over without a look at their bodies.
-    wanted: Option<(Option<LoopId>, fn(Kind) -> bool)>,
+    wanted: Option<Wanted>,
     /// A gap was found before this entry, which comes next.
     held: Option<Entry>,
 }
@@ -124,7 +131,7 @@ impl Replay {
     ) -> Replay {
         Replay {
             last,
-            wanted: Some((None, kinds)),
+            wanted: Some(Wanted { only: None, kinds }),
             ..Replay::new(core, from)
         }
     }
@@ -139,14 +146,17 @@ impl Replay {
     ) -> Replay {
         Replay {
             last,
-            wanted: Some((Some(loop_id), kinds)),
+            wanted: Some(Wanted {
+                only: Some(loop_id),
+                kinds,
+            }),
             ..Replay::new(core, from)
         }
     }
 
     /// Whether a record may be one of those that are wanted.
     fn wants(&self, entry: &Entry) -> bool {
-        let Some((only, kinds)) = self.wanted else {
+        let Some(Wanted { only, kinds }) = self.wanted else {
             return true;
         };
         // What is strange shows when it is decoded.

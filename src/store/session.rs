@@ -61,14 +61,37 @@ impl Session {
     /// [`CommitError::NotCommitted`]: nothing was written, the session goes on.
     /// [`CommitError::Unknown`]: the session is faulted; reopening decides (P7).
     pub fn commit(&self, drafts: Vec<Draft>) -> Result<Vec<Outcome>, CommitError> {
-        self.core.commit(drafts)
+        self.core.commit(None, drafts)
+    }
+
+    /// The same, but only if `expected` is the last record of the session when its turn has come: for
+    /// hosts that decided by what they have seen. A batch whose keys are all known is answered with its
+    /// first commits ([`Outcome::Duplicate`]) wherever the session stands.
+    ///
+    /// # Errors
+    /// As for [`Session::commit`]; [`OrderError::Moved`](super::OrderError::Moved) in a refusal.
+    pub fn commit_behind(
+        &self,
+        expected: Seq,
+        drafts: Vec<Draft>,
+    ) -> Result<Vec<Outcome>, CommitError> {
+        self.core.commit(Some(expected), drafts)
+    }
+
+    /// The same for async callers, as [`Session::submit`].
+    pub fn submit_behind(
+        &self,
+        expected: Seq,
+        drafts: Vec<Draft>,
+    ) -> Ticket<Result<Vec<Outcome>, CommitError>> {
+        self.core.submit(Some(expected), drafts)
     }
 
     /// The same for async callers: it never blocks, and the commit runs to its end, also when the
     /// ticket is dropped. One that must not wait for longer than a deadline waits for the ticket with
     /// [`Ticket::wait_for`]: that ends the waiting, never the commit.
     pub fn submit(&self, drafts: Vec<Draft>) -> Ticket<Result<Vec<Outcome>, CommitError>> {
-        self.core.submit(drafts)
+        self.core.submit(None, drafts)
     }
 
     /// Runs something that reads from the disk on the store's I/O thread, for async callers. There
@@ -97,7 +120,7 @@ impl Session {
         &self,
         loop_id: LoopId,
     ) -> Ticket<Result<Vec<Arc<Message>>, ReplayError>> {
-        let loaded = self.core.state().contexts.get(loop_id);
+        let loaded = self.core.state().known_context(loop_id);
         match loaded {
             Some(messages) => Ticket::ready(Ok(messages)),
             None => self.run(move |session| session.loop_context(loop_id)),

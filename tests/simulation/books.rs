@@ -74,6 +74,19 @@ pub enum Outcome {
     NotCommitted,
 }
 
+impl Item {
+    /// Whether an entry is this item, wherever it stands: a process that is overtaken goes on from
+    /// what it knows, which the books do not.
+    pub fn is_in(&self, entry: &Entry) -> bool {
+        let mut placed = self.clone();
+        placed.lsn = entry.lsn.get();
+        if let What::Record { seq, .. } = &mut placed.what {
+            *seq = entry.seq.get();
+        }
+        matches(entry, &placed).is_ok()
+    }
+}
+
 impl Books {
     /// The last Lsn that was acknowledged or served: the true watermark.
     pub fn last(&self) -> u64 {

@@ -303,7 +303,7 @@ impl Log<'_> {
                         None => {
                             unsettled.push(entry.batch);
                             let mut dead = books.dead.iter();
-                            !entry.proven && dead.any(|item| matches(&entry, item).is_ok())
+                            !entry.proven && dead.any(|item| item.is_in(&entry))
                         }
                     };
                     assert!(
