@@ -14,7 +14,7 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::carried;
+use super::carried::{self, Carried};
 use super::create::{MakeError, small_file};
 use super::directory::{Directory, OpenFile};
 use super::error::{Damage, OpenError, ReadError};
@@ -375,6 +375,14 @@ impl ForkPoint {
     pub fn read(&self, from: Lsn) -> Reader {
         let (directory, spans) = (self.directory.clone(), self.spans.clone());
         Reader::new(directory, spans, from, self.lsn()).pinned(self.pinned.clone())
+    }
+
+    /// The newest carry record up to here that is accepted, with the last Lsn that it speaks of.
+    pub(crate) fn newest_carry<T>(
+        &self,
+        accept: impl Fn(Carried<'_>) -> Option<T>,
+    ) -> Option<(Lsn, T)> {
+        carried::newest(&self.directory, &self.spans, self.lsn().next(), accept)
     }
 
     /// Makes the child in an empty directory, for a session of its own, with one batch of first records;

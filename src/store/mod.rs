@@ -18,6 +18,7 @@ mod entrance;
 mod error;
 mod export;
 mod flight;
+mod fork;
 mod gates;
 mod health;
 mod history;
@@ -26,6 +27,7 @@ mod io;
 mod keys;
 mod listing;
 mod log;
+mod making;
 mod marks;
 mod metadata;
 mod open;
@@ -58,6 +60,7 @@ pub use error::{
     CommitError, OrderError, Refusal, ReplayError, SessionCloseError, SessionError, StoreError,
 };
 pub use export::{ExportError, ExportReport};
+pub use fork::{ForkError, ForkSpec};
 pub use gates::{Answer, AnswerError, GateAnswer, GatedCall, PERMISSION, PendingGate, USER_INPUT};
 #[cfg(feature = "runtime")]
 pub(crate) use gates::{head, text_of};

@@ -213,6 +213,12 @@ impl Pending {
         let gates = self.of_turn(loop_id, turn);
         gates.map(|pending| pending.resolved(ABANDONED)).collect()
     }
+
+    /// What closes all gates, whosever they are: for a fork, which they do not belong to.
+    pub(super) fn abandon_all(&self) -> impl Iterator<Item = Draft> + '_ {
+        let gates = self.gates.all();
+        gates.map(|pending| pending.resolved(ABANDONED))
+    }
 }
 
 /// The same for a batch that is checked: what it opens and closes itself counts.
