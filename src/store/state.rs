@@ -211,6 +211,12 @@ impl<'a> Admission<'a> {
         if let Body::SessionChanged(changed) = &event.body {
             self.state.metadata.admit(changed)?;
         }
+        if let Body::Rewound(rewound) = &event.body {
+            let (to, last) = (Seq::new(rewound.to), self.state.last);
+            if to > last {
+                return Err(OrderError::Ahead { to, last });
+            }
+        }
         if at.loop_id.is_nil() {
             return Ok(());
         }
