@@ -130,6 +130,7 @@ fn is_child(child: &Session, parent: &Session, at: Seq) {
         }
     );
     assert_eq!(first.header.coordinates.session, child.id());
+    assert_eq!(child.forked_from(), Some((parent, at)));
 }
 
 /// At each step and each end of a turn; parent open here, in another process, and closed.
@@ -174,6 +175,7 @@ fn a_child_has_what_its_parent_had_at_that_record() {
             child.close().unwrap();
             let again = forking.open_session(child.id(), Mode::Write).unwrap().0;
             assert_eq!(seen(&again), after);
+            assert_eq!(again.forked_from(), Some((id(1), *at)));
         }
         let parent = match other {
             Some(open) => open,

@@ -30,7 +30,9 @@ fn said(messages: &[Arc<stepwell::content::Message>]) -> Vec<String> {
 }
 
 /// The history and the context of a loop.
-fn looks(main: &Loop) -> (Vec<String>, Vec<String>) {
+type Looks = (Vec<String>, Vec<String>);
+
+fn looks(main: &Loop) -> Looks {
     (
         said(&main.history().unwrap()),
         said(&main.context().unwrap()),
@@ -43,7 +45,7 @@ fn page(session: &Session, page: HistoryPage) -> Vec<String> {
 }
 
 /// One turn of two steps; what the loop looks like at each record of it.
-fn turn(main: &mut Loop, name: &str) -> Vec<(Seq, (Vec<String>, Vec<String>))> {
+fn turn(main: &mut Loop, name: &str) -> Vec<(Seq, Looks)> {
     let mut moments = Vec::new();
     let mut begun = main.begin_turn(UserMessage::text(name)).unwrap();
     for step in 0..2 {

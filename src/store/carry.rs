@@ -15,7 +15,7 @@ use super::pending::{Closed, Pending};
 use super::state::{LoopState, OpenTurn, SessionState};
 use super::{GateAnswer, PendingGate, UnknownEffect};
 use crate::event::{Gate, GateResolved};
-use crate::identity::{GateId, LoopId, StepId, Timestamp, ToolExecutionId, TurnId};
+use crate::identity::{GateId, LoopId, SessionId, StepId, Timestamp, ToolExecutionId, TurnId};
 use crate::journal::{Carried, Carry, Lsn, Seq};
 use crate::sync::Mutex;
 
@@ -31,6 +31,8 @@ pub(super) struct CarryRecord {
     steps: u64,
     #[serde(default, skip_serializing_if = "is_false")]
     stopped: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    forked: Option<(SessionId, u64)>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     created: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -249,6 +251,7 @@ impl CarryRecord {
             seq: state.last.get(),
             steps: state.steps,
             stopped: state.stopped,
+            forked: state.forked.map(|(parent, at)| (parent, at.get())),
             created: state.created,
             last_active: state.last_active,
             metadata: state.metadata.clone(),
@@ -297,6 +300,7 @@ impl CarryRecord {
             created: record.created,
             last_active: record.last_active,
             stopped: record.stopped,
+            forked: record.forked.map(|(parent, at)| (parent, Seq::new(at))),
             steps: record.steps,
             loops: record.loops.into_iter().map(CarriedLoop::restore).collect(),
             pending: Pending::carried(

@@ -49,6 +49,11 @@ impl Session {
         self.core.state().metadata.title.clone()
     }
 
+    /// The session that it was forked from, if it was, and the last record that they have in common.
+    pub fn forked_from(&self) -> Option<(SessionId, Seq)> {
+        self.core.state().forked
+    }
+
     /// The number of its committed steps.
     pub fn steps(&self) -> u64 {
         self.core.state().steps

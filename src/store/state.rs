@@ -13,7 +13,7 @@ use super::metadata::Metadata;
 use super::options::StoreOptions;
 use super::pending::{Pending, PendingAdmission};
 use crate::event::{Body, Event, Key, Kind};
-use crate::identity::{AgentName, LoopId, Timestamp, TurnId};
+use crate::identity::{AgentName, LoopId, SessionId, Timestamp, TurnId};
 use crate::journal::{Position, Seq};
 
 /// A turn that has begun and not ended.
@@ -50,6 +50,8 @@ pub(super) struct SessionState {
     pub(super) created: Option<Timestamp>,
     pub(super) last_active: Option<Timestamp>,
     pub(super) stopped: bool,
+    /// The session that it was forked from last, and the last record of that.
+    pub(super) forked: Option<(SessionId, Seq)>,
     pub(super) steps: u64,
     pub(super) loops: Vec<LoopState>,
     pub(super) pending: Pending,
@@ -108,6 +110,7 @@ impl SessionState {
                 self.created = event.header.created_at;
             }
             Body::SessionChanged(changed) => self.metadata.change(changed),
+            Body::Forked(forked) => self.forked = Some((forked.parent, Seq::new(forked.at))),
             Body::SessionStopped(_) => self.stopped = true,
             Body::RestoreStarted(_) => self.stopped = false,
             Body::LoopStarted(_) => {
