@@ -587,3 +587,56 @@ fn a_child_is_opened_and_closed_without_a_byte_of_its_parent() {
     assert_eq!(bytes(), before);
     grow(&parent, 1, 1);
 }
+
+/// For `docs/performance.md`: bytes written, and the time on the disk of the temporary directory.
+#[test]
+#[ignore = "a figure, to be run alone"]
+fn figures_of_forks() {
+    let options = StoreOptions {
+        journal: JournalOptions {
+            first_capacity: 64 * 1024,
+            max_capacity: 64 * 1024,
+            ..JournalOptions::default()
+        },
+        ..StoreOptions::default()
+    };
+    for segments in [2, 40] {
+        let disk = quiet();
+        let simulated = store_with(&disk, options.clone());
+        let written = Arc::new(AtomicU64::new(0));
+        let folder = tempfile::tempdir().unwrap();
+        let real = Store::open_with(folder.path(), options.clone()).unwrap();
+        let mut times = Vec::new();
+        for store in [&simulated, &real] {
+            let parent = store.create_session(SessionSpec::new().id(id(1))).unwrap();
+            let mut main = parent.create_loop(LoopSpec::new("main")).unwrap();
+            let mut turn = main.begin_turn(UserMessage::text("go")).unwrap();
+            for _ in 0..(segments - 1) * 15 + 7 {
+                turn.commit_step(text_step(&"x".repeat(4000))).unwrap();
+            }
+            let count = written.clone();
+            disk.set_hook(move |op| {
+                if let Op::Write { length, .. } = op {
+                    count.fetch_add(*length as u64, Ordering::Relaxed);
+                }
+            });
+            for _ in 0..21 {
+                let begun = std::time::Instant::now();
+                let (child, _) = store.fork(id(1), ForkSpec::new()).unwrap();
+                times.push(begun.elapsed());
+                drop(child);
+            }
+            disk.clear_hook();
+        }
+        let names = std::fs::read_dir(real.session_dir(id(1))).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let made = names.filter(|name| name.starts_with("seg-")).count();
+        let mut on_disk = times.split_off(21);
+        on_disk.sort();
+        println!(
+            "{made} segments: {} bytes, {:?}",
+            written.load(Ordering::Relaxed) / 21,
+            on_disk[10]
+        );
+    }
+}
