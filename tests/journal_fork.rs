@@ -338,6 +338,8 @@ fn a_child_without_a_manifest_does_not_take_what_the_parent_wrote() {
                 seen.fork_point(None),
                 Err(ForkError::Damaged { .. })
             ));
+            // Nor what it vouched for there.
+            assert_eq!(seen.report().watermark, seen.report().last);
         }
     }
 }

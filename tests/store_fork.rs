@@ -501,6 +501,91 @@ fn a_fork_that_is_cut_off_is_whole_or_absent() {
     assert!(seen_there[0] > 10 && seen_there[1] > 5, "{seen_there:?}");
 }
 
+/// A call of a fork fails, each in turn and in each manner: there is no child then, or it is whole, and
+/// the parent goes on.
+#[test]
+fn a_fork_whose_disk_fails_is_whole_or_absent() {
+    let disk = quiet();
+    let store = store_with(&disk, small());
+    let parent = store.create_session(SessionSpec::new().id(id(1))).unwrap();
+    let moments = grow(&parent, 2, 4);
+    let (at, expected) = &moments[moments.len() - 3];
+    let whole = seen(&parent);
+    parent.close().unwrap();
+    drop((parent, store));
+    let kinds = [
+        FaultKind::Eio,
+        FaultKind::Enospc,
+        FaultKind::Emfile,
+        FaultKind::ShortWrite(0),
+        FaultKind::SyncKept(PowerLoss::DropAll),
+        FaultKind::DirSync(PowerLoss::DropAll),
+    ];
+    for kind in kinds {
+        let (mut failed, mut forked) = (0, 0);
+        for skip in 0.. {
+            let run = disk.snapshot();
+            run.set_tracing(false);
+            let store = store_with(&run, small());
+            let ours = |op: &Op| op.path().starts_with("/store/sessions");
+            run.fail_nth(ours, skip, kind);
+            let outcome = store.fork(id(1), ForkSpec::at(*at).id(id(2)));
+            let fired = run.faults_fired() > 0;
+            run.clear_faults();
+            let there = match &outcome {
+                Ok(_) => true,
+                Err(ForkError::Unopened { child, .. }) => *child == id(2),
+                Err(_) => false,
+            };
+            assert!(outcome.is_ok() || fired, "{kind:?} {skip}: {outcome:?}");
+            failed += usize::from(outcome.is_err());
+            forked += usize::from(outcome.is_ok());
+            drop((outcome, store));
+            let kept = run.snapshot();
+            kept.set_tracing(false);
+            let found = judge(&kept, expected, &whole, there);
+            assert_eq!(found, there, "{kind:?} {skip}");
+            run.power_loss(PowerLoss::DropAll);
+            judge(&run, expected, &whole, there);
+            if !fired {
+                break;
+            }
+        }
+        println!("{kind:?}: {failed} failed, {forked} went on");
+        assert!(failed > 2, "{kind:?}");
+    }
+}
+
+/// Retention judges both apart: the parent goes, the child stays whole.
+#[test]
+fn retention_takes_a_parent_and_leaves_its_child() {
+    let disk = quiet();
+    let store = store_with(&disk, small());
+    let parent = store.create_session(SessionSpec::new().id(id(1))).unwrap();
+    let moments = grow(&parent, 3, 3);
+    let (at, _) = &moments[4];
+    parent.close().unwrap();
+    let (child, _) = store.fork(id(1), ForkSpec::at(*at).id(id(2))).unwrap();
+    grow(&child, 1, 1);
+    let whole = seen(&child);
+    child.close().unwrap();
+    drop((parent, child));
+    let policy = stepwell::store::RetentionPolicy {
+        keep_last: Some(1),
+        ..Default::default()
+    };
+    let plan = store.retention(policy).unwrap();
+    assert_eq!(plan.remove.len(), 1);
+    assert_eq!((plan.remove[0].session, plan.kept), (id(1), 1));
+    let report = store.prune(&plan);
+    assert_eq!((report.deleted.len(), report.passed_over.len()), (1, 0));
+    disk.power_loss(PowerLoss::DropAll);
+    let store = store_with(&disk, small());
+    assert!(store.verify(id(2)).unwrap().is_intact());
+    let child = store.open_session(id(2), Mode::Write).unwrap().0;
+    assert_eq!(seen(&child), whole);
+}
+
 /// Within each call of a fork the parent commits, rolls and sweeps, or is closed and opened again.
 #[test]
 fn a_fork_while_the_parent_rolls_sweeps_and_is_taken_over() {

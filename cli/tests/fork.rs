@@ -52,6 +52,24 @@ fn a_fork_is_a_session_of_its_own() {
     );
     assert_eq!(sample.run(&["verify", "{}"]).status, 0);
     assert_eq!(sample.run(&["sessions", "{}", "--json"]).objects().len(), 2);
+    // Its files can be looked into, those of its parent too.
+    let files = std::fs::read_dir(sample.store.session_dir(child.parse().unwrap())).unwrap();
+    let files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+    let is_of_log = |name: &str| {
+        ["seg-", "foot-", "MANIFEST-"]
+            .iter()
+            .any(|kind| name.starts_with(kind))
+    };
+    let of_log = files
+        .iter()
+        .filter(|file| is_of_log(file.file_name().unwrap().to_str().unwrap()));
+    let mut looked = 0;
+    for file in of_log {
+        let inspected = sample.run(&["inspect", file.to_str().unwrap(), "--json"]);
+        assert_eq!(inspected.status, 0, "{inspected:?}");
+        looked += 1;
+    }
+    assert!(looked >= 3, "{files:?}");
     // To the end, and told to a person.
     let told = sample.run(&["fork", "{}", ID]);
     assert!(

@@ -101,7 +101,7 @@ impl Store {
     /// The parent may be open here, closed, or open in another process; it is only read, and its commits
     /// go on. The child is durable when this returns; cut off at any moment, it is there whole or not
     /// at all. How much is written does not depend on the length of the history: the files of the parent
-    /// get further names, and are copied only where the file system refuses that.
+    /// get further names, and are copied only where the file system refuses that. Blocks.
     ///
     /// From then on both are sessions like any other: they can be written, forked, backed up and deleted
     /// apart. What they share on disk is never changed by either, and damage to it shows in both.
