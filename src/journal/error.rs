@@ -86,11 +86,11 @@ impl DiskError {
         }
     }
 
-    /// Whether the disk or a quota is full.
+    /// Whether the disk or a quota is full, or a file as large as it may be.
     pub fn is_full(&self) -> bool {
         matches!(
             self.kind,
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
         )
     }
 

@@ -9,6 +9,7 @@ use super::manifest::End;
 use super::segment::{BLOCK, FRAMES, SEAL, Seal};
 use super::spans::Span;
 use super::writer::Writer;
+use crate::contain::{Panicked, contained};
 
 /// A segment that was filled in less than this has the next but one asked for at once.
 const HURRY: Duration = Duration::from_secs(1);
@@ -48,7 +49,7 @@ impl Writer {
     /// Footer and seal of the active segment, synced. The footer can be rebuilt, so on a full disk
     /// the segment is sealed without one. Gives the length to which the file can be cut later.
     fn seal(&mut self) -> Result<Option<u64>, FaultCause> {
-        self.footer.carry = self.carry.carry(self.last);
+        self.footer.carry = self.carried();
         let bytes = self.footer.encode(&self.place);
         let offset = self.position.next_multiple_of(BLOCK);
         let footer = match self.file.write_all(&bytes, offset) {
@@ -69,6 +70,14 @@ impl Writer {
         self.file.sync().map_err(FaultCause::Sync)?;
         let end = footer.map_or(self.position, |(offset, length)| offset + u64::from(length));
         Ok((end < FRAMES + self.capacity).then_some(end))
+    }
+
+    /// The state of the layer above. A layer that panics says nothing; an opening reads more then.
+    fn carried(&self) -> Vec<u8> {
+        contained(|| self.carry.carry(self.last)).unwrap_or_else(|Panicked(detail)| {
+            tracing::error!(detail, "the carry record of a segment panicked");
+            Vec::new()
+        })
     }
 
     /// A clean close: both slots, sync, file cut to its tail, sync (W8). After a fault nothing is

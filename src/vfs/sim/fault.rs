@@ -28,6 +28,8 @@ pub enum FaultKind {
     Enospc,
     /// The call fails with EDQUOT and does nothing.
     Edquot,
+    /// A call that makes a file longer or writes to it fails with EFBIG and does nothing.
+    Efbig,
     /// The call fails with EROFS and does nothing.
     Erofs,
     /// A call that takes a handle fails with EMFILE and does nothing.
@@ -86,6 +88,7 @@ impl FaultKind {
             FaultKind::Exdev | FaultKind::Emlink | FaultKind::Eperm => {
                 matches!(op, Op::HardLink { .. })
             }
+            FaultKind::Efbig => matches!(op, Op::Write { .. } | Op::SetLen { .. }),
             FaultKind::ShortRead(_) => matches!(op, Op::Read { .. }),
             FaultKind::ShortWrite(_) | FaultKind::FailedWrite(_) => matches!(op, Op::Write { .. }),
             FaultKind::SyncKept(_) | FaultKind::SyncReverted(_) | FaultKind::SyncLate(_) => {
@@ -102,6 +105,7 @@ impl FaultKind {
             FaultKind::Eio => Some(eio()),
             FaultKind::Enospc => Some(enospc()),
             FaultKind::Edquot => Some(edquot()),
+            FaultKind::Efbig => Some(efbig()),
             FaultKind::Erofs => Some(erofs()),
             FaultKind::Emfile => Some(emfile()),
             FaultKind::Exdev => Some(system(Errno::XDEV, io::ErrorKind::CrossesDevices)),
@@ -180,6 +184,7 @@ impl Errno {
     const IO: Errno = Errno;
     const NOSPC: Errno = Errno;
     const DQUOT: Errno = Errno;
+    const FBIG: Errno = Errno;
     const ROFS: Errno = Errno;
     const BADF: Errno = Errno;
     const PERM: Errno = Errno;
@@ -203,6 +208,10 @@ pub(super) fn enospc() -> io::Error {
 
 fn edquot() -> io::Error {
     system(Errno::DQUOT, io::ErrorKind::QuotaExceeded)
+}
+
+fn efbig() -> io::Error {
+    system(Errno::FBIG, io::ErrorKind::FileTooLarge)
 }
 
 fn erofs() -> io::Error {
