@@ -219,6 +219,11 @@ fn what_was_pending_is_the_parents_and_keys_are_known() {
         ..Gate::default()
     };
     let asked = gate.id;
+    let answered = Gate {
+        id: GateId::new(),
+        ..gate.clone()
+    };
+    let allowed = answered.id;
     let intent = ToolIntent {
         tool_execution_id: ToolExecutionId::new(),
         call_id: "c".into(),
@@ -231,9 +236,27 @@ fn what_was_pending_is_the_parents_and_keys_are_known() {
             in_step(intent.into()),
         ])
         .unwrap();
+    let gate = Draft::new(GateOpened { gate: answered });
+    let gate = gate
+        .in_loop(loop_id)
+        .in_turn(turn_id)
+        .in_step(StepId::new());
+    parent.commit(vec![gate]).unwrap();
+    let at = parent
+        .answer_gate(allowed, Answer::choose("Approve"))
+        .unwrap()
+        .seq();
     let (child, report) = store
         .fork(parent.id(), ForkSpec::new().title("the other way"))
         .unwrap();
+    // What a person allowed is allowed once, and not in each fork.
+    assert_eq!(parent.gate_answers().len(), 1);
+    assert!(child.gate_answers().is_empty());
+    let late = child.answer_gate(allowed, Answer::choose("Approve"));
+    assert!(matches!(
+        late,
+        Err(AnswerError::AlreadyAnswered { at: found, .. }) if found == at
+    ));
     // The turn was open: it is closed in the child, as at a restart, and only there.
     assert_eq!(report.open_turns.len(), 1);
     assert!(child.open_turns().is_empty());

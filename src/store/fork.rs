@@ -113,8 +113,8 @@ impl Store {
     /// * a key that was committed up to there is a repeat, as in the parent
     ///   ([`Outcome::Duplicate`](super::Outcome::Duplicate));
     /// * a turn that was open at that record is closed as interrupted, as at a restart;
-    /// * gates that waited for an answer are closed as abandoned: the answer is the parent's. What was
-    ///   answered and not used yet may be used in both;
+    /// * gates that waited for an answer are closed as abandoned, and answers that no turn had used are
+    ///   none there: what a person allowed is allowed once, in the parent;
     /// * calls of tools with intents whose step is not there are unknown effects, as after a crash
     ///   ([`OpenReport::unknown_effects`]).
     ///

@@ -137,6 +137,8 @@ impl Pending {
                 self.gates.put(opened.gate.id, seq, pending);
             }
             Body::GateResolved(resolved) => self.close(resolved, seq),
+            // They were given to the parent, once.
+            Body::Forked(_) => self.answers = Shelf::default(),
             Body::PermissionDecided(decided) => drop(self.answers.take(&decided.gate_id)),
             Body::ToolIntent(intent) => {
                 let effect = UnknownEffect {
