@@ -688,6 +688,8 @@ fn a_child_is_opened_and_closed_without_a_byte_of_its_parent() {
             let again = store.open_session(child, Mode::Write).unwrap().0;
             drop(again);
             session = store.open_session(child, Mode::Write).unwrap().0;
+            // Also where a carry record says it.
+            assert_eq!(session.forked_from(), Some((id(1), *at)));
         }
         drop(session);
         store.delete_session(child).unwrap();
