@@ -6,7 +6,8 @@
 //! later: gates, their answers, intents (`STEPWELL_WRITE_GOLDEN_GATES=DIR`); `tests/golden/v1-metadata`
 //! has changes of a session's title, labels and data, in a carry record too, and a tombstone
 //! (`STEPWELL_WRITE_GOLDEN_METADATA=DIR`). `tests/golden/v1-carry` has carry records of version 2
-//! (`STEPWELL_WRITE_GOLDEN_CARRY=DIR`); those of the others are of version 1, which an opening reads past.
+//! (`STEPWELL_WRITE_GOLDEN_CARRY=DIR`); those of the others are of version 1, which an opening reads past. A
+//! fork is in `tests/golden/v1-fork` (`golden_fork.rs`).
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

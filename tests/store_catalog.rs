@@ -285,7 +285,7 @@ fn a_status_is_carried_over_segments() {
         agrees(&store);
         let entries = store.list(&Filter::new(), &Page::all()).unwrap().entries;
         let listed = entries[0].state.as_ref().unwrap();
-        let from = listed.forked.unwrap();
+        let from = listed.forked_from.unwrap();
         assert_eq!((from.parent, from.at.get()), (parent, 7));
         let before = listed.bytes;
         assert!(before > 60 * 200);

@@ -34,6 +34,10 @@ pub(crate) enum Command {
     Import(ImportArgs),
     /// Copy a store that may be in use to a new one.
     Backup(BackupArgs),
+    /// Make another session that has a session's history up to a record.
+    Fork(ForkArgs),
+    /// Take a loop of a session back to a record; what it leaves stays in the log.
+    Rewind(RewindArgs),
     /// Delete a session for good.
     Delete(DeleteArgs),
     /// Delete the sessions that are old or too many.
@@ -194,6 +198,45 @@ pub(crate) struct BackupArgs {
     pub(crate) dir: PathBuf,
     /// A new or empty directory for the backup.
     pub(crate) to: PathBuf,
+    /// One JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Of `fork`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ForkArgs {
+    /// The store's directory.
+    pub(crate) dir: PathBuf,
+    /// The session's id, or the beginning of it; another process may have it open.
+    pub(crate) session: String,
+    /// Up to the record with this sequence, inclusive; up to the last that is proven otherwise.
+    #[arg(long, value_name = "SEQ", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) at: Option<u64>,
+    /// The title of the fork; that of the session otherwise.
+    #[arg(long)]
+    pub(crate) title: Option<String>,
+    /// One JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Of `rewind`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RewindArgs {
+    /// The store's directory.
+    pub(crate) dir: PathBuf,
+    /// The session's id, or the beginning of it.
+    pub(crate) session: String,
+    /// The last record that counts, by its sequence; 0: back to before the loop said anything.
+    #[arg(long, value_name = "SEQ")]
+    pub(crate) to: u64,
+    /// The loop, by its name; the first one otherwise.
+    #[arg(long = "loop", value_name = "NAME")]
+    pub(crate) loop_name: Option<String>,
+    /// Why; it stands in the log.
+    #[arg(long, default_value = "")]
+    pub(crate) reason: String,
     /// One JSON object.
     #[arg(long)]
     pub(crate) json: bool,

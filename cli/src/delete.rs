@@ -9,6 +9,7 @@ use crate::Verdict;
 use crate::args::{DeleteArgs, PruneArgs};
 use crate::failure::{Failure, one_line};
 use crate::output::{Output, count, when};
+use crate::target::existing;
 
 /// The object of `delete --json`.
 #[derive(Serialize)]
@@ -30,12 +31,6 @@ impl From<&DeletionReceipt> for Receipt {
             resumed: receipt.resumed,
         }
     }
-}
-
-/// A store that must exist, to be written to.
-fn existing(dir: &std::path::Path) -> Result<Store, Failure> {
-    Store::open_existing(dir)?;
-    Ok(Store::open(dir)?)
 }
 
 pub(crate) fn run(args: &DeleteArgs, out: &mut Output) -> Result<Verdict, Failure> {

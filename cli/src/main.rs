@@ -12,11 +12,13 @@ mod demo;
 mod dump;
 mod export;
 mod failure;
+mod fork;
 mod history;
 mod import;
 mod inspect;
 mod output;
 mod repair;
+mod rewind;
 mod sessions;
 mod story;
 mod target;
@@ -74,6 +76,8 @@ fn run(command: Command, out: &mut Output) -> Result<Verdict, Failure> {
         Command::Export(args) => export::run(&args, out),
         Command::Import(args) => import::run(&args, out),
         Command::Backup(args) => backup::run(&args, out),
+        Command::Fork(args) => fork::run(&args, out),
+        Command::Rewind(args) => rewind::run(&args, out),
         Command::Delete(args) => delete::run(&args, out),
         Command::Prune(args) => delete::prune(&args, out),
         Command::Inspect(args) => inspect::run(&args, out),

@@ -6,7 +6,7 @@ use serde::Serialize;
 use stepwell::Store;
 use stepwell::content::RawJson;
 use stepwell::identity::{SessionId, Timestamp};
-use stepwell::store::{Cursor, Filter, ForkPoint, Listed, Page, SessionEntry, SessionStatus};
+use stepwell::store::{Cursor, Filter, ForkedFrom, Listed, Page, SessionEntry, SessionStatus};
 
 use crate::Verdict;
 use crate::args::{SessionsArgs, Status};
@@ -43,8 +43,8 @@ struct Parent {
     at: u64,
 }
 
-impl From<ForkPoint> for Parent {
-    fn from(from: ForkPoint) -> Parent {
+impl From<ForkedFrom> for Parent {
+    fn from(from: ForkedFrom) -> Parent {
         Parent {
             session: from.parent,
             at: from.at.get(),
@@ -77,7 +77,7 @@ impl<'a> Line<'a> {
                 steps: Some(listed.steps),
                 open_turns: Some(listed.open_turns),
                 pending_gates: Some(listed.pending_gates),
-                forked_from: listed.forked.map(Parent::from),
+                forked_from: listed.forked_from.map(Parent::from),
                 bytes: Some(listed.bytes),
                 created: listed.created,
                 last_active: listed.last_active,

@@ -28,6 +28,7 @@ mod fault;
 mod fingerprint;
 mod follow;
 mod footer;
+mod fork;
 mod frame;
 mod group;
 mod holder;
@@ -76,6 +77,7 @@ pub use error::{
 };
 pub(crate) use fingerprint::{Fingerprint, Names};
 pub use follow::{FollowError, Follower, JournalFollower, Polling};
+pub use fork::{ForkError, ForkPoint};
 pub use frame::FrameKind;
 pub use inspect::{InspectError, InspectedFrame, Part, inspect};
 pub use lenient::UnreadableBlock;

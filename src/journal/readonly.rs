@@ -77,6 +77,11 @@ impl JournalView {
         watch.begin_replay(&self.spans, from);
     }
 
+    /// The files of its segments that it holds open.
+    pub(crate) fn pinned(&self) -> &[(SegmentName, OpenFile)] {
+        &self.pinned
+    }
+
     /// Its directory, and the segments that it reads.
     pub(crate) fn parts(&self) -> (&Directory, &[Span]) {
         (&self.directory, &self.spans)

@@ -13,7 +13,7 @@ use super::marks::{Compaction, Marks, Rewind};
 use super::metadata::Metadata;
 use super::options::StoreOptions;
 use super::pending::{Closed, Pending};
-use super::state::{ForkPoint, LoopState, OpenTurn, SessionState, TurnEnd};
+use super::state::{ForkedFrom, LoopState, OpenTurn, SessionState, TurnEnd};
 use super::{GateAnswer, PendingGate, UnknownEffect};
 use crate::event::{Gate, GateResolved};
 use crate::identity::{GateId, LoopId, SessionId, StepId, Timestamp, ToolExecutionId, TurnId};
@@ -253,7 +253,7 @@ impl CarryRecord {
             steps: state.steps,
             stopped: state.stopped,
             last_end: state.last_end,
-            forked: state.forked.map(ForkPoint::parts),
+            forked: state.forked.map(ForkedFrom::parts),
             created: state.created,
             last_active: state.last_active,
             metadata: state.metadata.clone(),
@@ -312,7 +312,7 @@ impl CarryRecord {
             last_active: record.last_active,
             stopped: record.stopped,
             last_end: record.last_end,
-            forked: record.forked.map(ForkPoint::of_parts),
+            forked: record.forked.map(ForkedFrom::of_parts),
             steps: record.steps,
             loops: record.loops.into_iter().map(CarriedLoop::restore).collect(),
             pending: Pending::carried(

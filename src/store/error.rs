@@ -37,6 +37,14 @@ pub enum OrderError {
     /// The turn is not the open one of its loop.
     #[error("the turn {0} is not open")]
     TurnNotOpen(TurnId),
+    /// A loop goes back to a record that is there.
+    #[error("a loop cannot be rewound to the record {to}: the last one is {last}")]
+    Ahead {
+        /// Where it was to go.
+        to: Seq,
+        /// The last record of the session.
+        last: Seq,
+    },
     /// The gate is open already.
     #[error("the gate {0} is open already")]
     GateExists(GateId),

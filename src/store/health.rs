@@ -48,6 +48,13 @@ impl OpenSessions {
         }
     }
 
+    /// One that is open for writing here, and not closed.
+    pub(super) fn find(&self, id: SessionId) -> Option<Session> {
+        let mut open = self.list().into_iter();
+        let closed = |session: &Session| session.health().is_none_or(|health| health.closed);
+        open.find(|session| session.id() == id && !closed(session))
+    }
+
     fn list(&self) -> Vec<Session> {
         let open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let cores = open.iter().filter_map(Weak::upgrade);

@@ -1,33 +1,25 @@
 //! Import of a session from lines, one event each: what an export wrote, or another engine's events.
-//!
-//! A session exists when its directory has its name. An import fills a directory of another name, so
-//! that what is cut off is never taken for a session, and gives it the session's name at the end, by
-//! one rename within one directory. A lock beside it tells who comes later whether its maker lives.
 
 mod error;
 mod lines;
-mod making;
 mod numbers;
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, ErrorKind};
+use std::io::BufRead;
 use std::sync::Arc;
 
+use super::Store;
 use super::boundary::lock;
 use super::carry::LiveState;
 use super::committed::Committed;
+use super::making::{Maker, Making};
 use super::state::SessionState;
-use super::{SESSIONS, Store, list};
 use crate::event::{Body, DecodeError, Event, Key, Kind, encode_record, from_line, max_line};
 use crate::identity::SessionId;
-use crate::journal::{DiskError, Journal, NewRecord, Operation, Owner, Placed};
+use crate::journal::{Journal, NewRecord, Owner, Placed};
 use crate::sync::Mutex;
-use crate::vfs::Vfs;
 pub use error::ImportError;
 use lines::Lines;
-use making::LOCK;
-pub(super) use making::MAKING;
-use making::Making;
 use numbers::Numbers;
 
 /// The id that an imported session has.
@@ -73,7 +65,7 @@ impl Store {
     /// # Errors
     /// [`ImportError`]; there is nothing of the session then, also after a kill.
     pub fn import(&self, from: impl BufRead, id: ImportId) -> Result<ImportReport, ImportError> {
-        self.sweep_imports();
+        self.sweep_making();
         let mut lines = Lines::new(from, max_line(&self.inner.options.limits));
         let mut importing = Importing::new(self, id);
         let mut place = None;
@@ -86,30 +78,6 @@ impl Store {
             self.inner.catalog.mark(importing.report.session);
             importing.report
         })
-    }
-
-    /// Removes what imports left that were killed.
-    pub(super) fn sweep_imports(&self) {
-        let sessions = self.inner.dir.join(SESSIONS);
-        for name in list(&self.inner.vfs, &sessions).unwrap_or_default() {
-            let Some(word) = name.strip_prefix(MAKING) else {
-                continue;
-            };
-            let place = Making::at(&sessions, word.strip_suffix(LOCK).unwrap_or(word));
-            match self.inner.vfs.try_lock(&place.lock) {
-                Ok(Some(held)) => {
-                    tracing::debug!(path = %place.dir.display(), "an import was cut off");
-                    let place = Making {
-                        held: Some(held),
-                        ..place
-                    };
-                    place.leave(self);
-                }
-                // Its maker lives.
-                Ok(None) => {}
-                Err(error) => tracing::debug!(%error, "what an import left is not removed"),
-            }
-        }
     }
 }
 
@@ -256,18 +224,7 @@ impl<'a> Importing<'a> {
             ImportId::New(id) => id,
             ImportId::Fresh => SessionId::try_new()?,
         };
-        self.require_free()
-    }
-
-    fn require_free(&self) -> Result<(), ImportError> {
-        let id = self.report.session;
-        if self.store.is_deleted(id)? {
-            return Err(ImportError::Deleted(id));
-        }
-        match self.store.exists(id) {
-            true => Err(ImportError::AlreadyExists(id)),
-            false => Ok(()),
-        }
+        Ok(self.store.require_free(self.report.session)?)
     }
 
     /// What refers to sequences follows them.
@@ -305,7 +262,7 @@ impl<'a> Importing<'a> {
                 .append(&records, None)
                 .map_err(|source| ImportError::Append { line, source })?,
             None => {
-                let place = place.insert(Making::new(self.store)?);
+                let place = place.insert(Making::new(self.store, Maker::Import)?);
                 let carry = Arc::new(LiveState(self.state.clone()));
                 let options = &self.store.inner.options;
                 let opening = Journal::create(
@@ -337,32 +294,6 @@ impl<'a> Importing<'a> {
         };
         journal.close()?;
         drop(journal);
-        let vfs: &Arc<dyn Vfs> = &self.store.inner.vfs;
-        let sessions = self.store.inner.dir.join(SESSIONS);
-        let id = self.report.session;
-        let name = self.store.session_dir(id);
-        self.require_free()?;
-        self.store.clear_half_created(id)?;
-        let handle = vfs.open_dir(&sessions);
-        let handle = handle.map_err(|error| DiskError::new(Operation::Open, &sessions, &error))?;
-        match vfs.rename(&place.dir, &name) {
-            // Somebody has created it meanwhile.
-            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
-                return Err(ImportError::AlreadyExists(id));
-            }
-            renamed => {
-                renamed.map_err(|error| DiskError::new(Operation::Rename, &name, &error))?;
-            }
-        }
-        if let Err(error) = handle.sync() {
-            // It is taken back, so that what was not said to be there is not.
-            let _ = vfs.rename(&name, &place.dir);
-            return Err(DiskError::new(Operation::SyncDirectory, &sessions, &error).into());
-        }
-        // Deleted in between: the name is hidden, and what is under it will be removed.
-        match self.store.is_deleted(id)? {
-            true => Err(ImportError::Deleted(id)),
-            false => Ok(()),
-        }
+        Ok(place.publish(self.store, self.report.session)?)
     }
 }

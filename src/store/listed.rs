@@ -4,7 +4,7 @@ use super::ReplayError;
 use super::carry::CarryRecord;
 use super::metadata::Metadata;
 use super::replay::decode;
-use super::state::{ForkPoint, SessionState, TurnEnd};
+use super::state::{ForkedFrom, SessionState, TurnEnd};
 use crate::event::Limits;
 use crate::identity::{SessionId, Timestamp};
 use crate::journal::{Damage, Entry, FrameKind, JournalView, Lsn, ReadError, Seq};
@@ -51,7 +51,7 @@ pub struct Listed {
     /// The gates that wait for an answer.
     pub pending_gates: usize,
     /// Where it was forked from, if it was.
-    pub forked: Option<ForkPoint>,
+    pub forked_from: Option<ForkedFrom>,
     /// The bytes of its log, up to its last record. What is prepared for more is not counted.
     pub bytes: u64,
     /// Damage to acknowledged data: it opens read-only.
@@ -81,7 +81,7 @@ impl Listed {
             steps: state.steps,
             open_turns,
             pending_gates: state.pending.gates.all().count(),
-            forked: state.forked,
+            forked_from: state.forked,
             bytes: 0,
             damage: None,
             unreadable: None,

@@ -9,8 +9,8 @@ use super::carry::CarryRecord;
 use super::catalog::Known;
 use super::committed::Committed;
 use super::delete::session_names;
-use super::import::MAKING;
 use super::listed::{Listed, SessionStatus, listed};
+use super::making::is_making;
 use super::replay::{Order, decode};
 use super::state::SessionState;
 use super::tombstone;
@@ -92,8 +92,8 @@ impl Store {
             self.finish_deletions();
         }
         let names = list(&self.inner.vfs, &self.inner.dir.join(SESSIONS))?;
-        if self.inner.tidies && names.iter().any(|name| name.starts_with(MAKING)) {
-            self.sweep_imports();
+        if self.inner.tidies && names.iter().any(|name| is_making(name)) {
+            self.sweep_making();
         }
         // Listed behind the sessions: one that is deleted meanwhile is not shown half gone.
         let tombstones = self.tombstones()?;

@@ -23,6 +23,7 @@ mod entrance;
 mod error;
 mod export;
 mod flight;
+mod fork;
 mod gates;
 mod health;
 mod history;
@@ -32,6 +33,7 @@ mod keys;
 mod listed;
 mod listing;
 mod log;
+mod making;
 mod marks;
 mod metadata;
 mod open;
@@ -66,6 +68,7 @@ pub use error::{
     CommitError, OrderError, Refusal, ReplayError, SessionCloseError, SessionError, StoreError,
 };
 pub use export::{ExportError, ExportReport};
+pub use fork::{ForkError, ForkSpec};
 pub use gates::{Answer, AnswerError, GateAnswer, GatedCall, PERMISSION, PendingGate, USER_INPUT};
 #[cfg(feature = "runtime")]
 pub(crate) use gates::{head, text_of};
@@ -82,7 +85,7 @@ pub use pages::{Cursor, CursorError, Filter, Listing, Page};
 pub use repair::RepairError;
 pub use replay::Replay;
 pub use session::{Mode, Session};
-pub use state::{ForkPoint, OpenTurn};
+pub use state::{ForkedFrom, OpenTurn};
 #[cfg(feature = "runtime")]
 pub(crate) use turn::{Group, Last};
 pub use turn::{Loop, LoopSpec, Turn};

@@ -114,13 +114,13 @@ impl Place<'_> {
 }
 
 /// The records of an opening, prepared before the fence is written.
-struct Prologue {
+pub(super) struct Prologue {
     events: Vec<crate::event::Event>,
-    payloads: Vec<Vec<u8>>,
+    pub(super) payloads: Vec<Vec<u8>>,
 }
 
 impl Prologue {
-    fn new(
+    pub(super) fn new(
         session: SessionId,
         bodies: Vec<(Coordinates, crate::identity::AgentName, Body)>,
         options: &StoreOptions,

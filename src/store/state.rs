@@ -49,21 +49,21 @@ impl TurnEnd {
 /// Where a session was forked from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct ForkPoint {
+pub struct ForkedFrom {
     /// The session that it was forked from, which may be gone.
     pub parent: SessionId,
     /// The last sequence of the parent that belongs to the fork.
     pub at: Seq,
 }
 
-impl ForkPoint {
+impl ForkedFrom {
     /// As it is written: parent, sequence.
     pub(super) fn parts(self) -> (SessionId, u64) {
         (self.parent, self.at.get())
     }
 
-    pub(super) fn of_parts((parent, at): (SessionId, u64)) -> ForkPoint {
-        ForkPoint {
+    pub(super) fn of_parts((parent, at): (SessionId, u64)) -> ForkedFrom {
+        ForkedFrom {
             parent,
             at: Seq::new(at),
         }
@@ -95,7 +95,7 @@ pub(super) struct SessionState {
     pub(super) stopped: bool,
     /// How the turn ended that ended last, of all loops.
     pub(super) last_end: TurnEnd,
-    pub(super) forked: Option<ForkPoint>,
+    pub(super) forked: Option<ForkedFrom>,
     pub(super) steps: u64,
     pub(super) loops: Vec<LoopState>,
     pub(super) pending: Pending,
@@ -162,7 +162,7 @@ impl SessionState {
             Body::SessionChanged(changed) => self.metadata.change(changed),
             Body::SessionStopped(_) => self.stopped = true,
             Body::Forked(forked) => {
-                self.forked = Some(ForkPoint::of_parts((forked.parent, forked.at)));
+                self.forked = Some(ForkedFrom::of_parts((forked.parent, forked.at)));
             }
             Body::RestoreStarted(_) => self.stopped = false,
             Body::LoopStarted(_) => {
@@ -265,6 +265,12 @@ impl<'a> Admission<'a> {
         self.pending.admit(&self.state.pending, event)?;
         if let Body::SessionChanged(changed) = &event.body {
             self.state.metadata.admit(changed)?;
+        }
+        if let Body::Rewound(rewound) = &event.body {
+            let (to, last) = (Seq::new(rewound.to), self.state.last);
+            if to > last {
+                return Err(OrderError::Ahead { to, last });
+            }
         }
         if at.loop_id.is_nil() {
             return Ok(());

@@ -6,7 +6,7 @@ use crate::identity::{SessionId, Timestamp};
 use crate::journal::{Fingerprint, Seq};
 use crate::store::listed::{Listed, SessionStatus};
 use crate::store::metadata::Metadata;
-use crate::store::state::ForkPoint;
+use crate::store::state::ForkedFrom;
 
 const VERSION: u8 = 1;
 /// Version and checksum.
@@ -63,7 +63,7 @@ impl Entry {
             steps: listed.steps,
             open_turns: listed.open_turns,
             pending_gates: listed.pending_gates,
-            forked: listed.forked.map(ForkPoint::parts),
+            forked: listed.forked_from.map(ForkedFrom::parts),
             bytes: listed.bytes,
         };
         let body = serde_json::to_vec(&written).ok()?;
@@ -92,7 +92,7 @@ impl Entry {
             steps: written.steps,
             open_turns: written.open_turns,
             pending_gates: written.pending_gates,
-            forked: written.forked.map(ForkPoint::of_parts),
+            forked_from: written.forked.map(ForkedFrom::of_parts),
             bytes: written.bytes,
             damage: None,
             unreadable: None,

@@ -36,6 +36,12 @@ pub enum FaultKind {
     Emfile,
     /// The call fails with EINTR and does nothing.
     Eintr,
+    /// A file gets no further name: EXDEV, and nothing is done.
+    Exdev,
+    /// A file gets no further name: EMLINK, and nothing is done.
+    Emlink,
+    /// A file gets no further name: EPERM, and nothing is done.
+    Eperm,
     /// A read gives no more than this number of bytes, but at least one of those that are there.
     ShortRead(usize),
     /// A write takes no more than this number of bytes, which may be 0.
@@ -79,6 +85,9 @@ impl FaultKind {
                     | Op::List { .. }
                     | Op::TryLock { .. }
             ),
+            FaultKind::Exdev | FaultKind::Emlink | FaultKind::Eperm => {
+                matches!(op, Op::HardLink { .. })
+            }
             FaultKind::Efbig => matches!(op, Op::Write { .. } | Op::SetLen { .. }),
             FaultKind::ShortRead(_) => matches!(op, Op::Read { .. }),
             FaultKind::ShortWrite(_) | FaultKind::FailedWrite(_) => matches!(op, Op::Write { .. }),
@@ -99,6 +108,9 @@ impl FaultKind {
             FaultKind::Efbig => Some(efbig()),
             FaultKind::Erofs => Some(erofs()),
             FaultKind::Emfile => Some(emfile()),
+            FaultKind::Exdev => Some(system(Errno::XDEV, io::ErrorKind::CrossesDevices)),
+            FaultKind::Emlink => Some(system(Errno::MLINK, io::ErrorKind::TooManyLinks)),
+            FaultKind::Eperm => Some(eperm()),
             FaultKind::Eintr => Some(io::Error::from(io::ErrorKind::Interrupted)),
             _ => None,
         }
@@ -177,6 +189,8 @@ impl Errno {
     const BADF: Errno = Errno;
     const PERM: Errno = Errno;
     const MFILE: Errno = Errno;
+    const XDEV: Errno = Errno;
+    const MLINK: Errno = Errno;
 }
 
 #[cfg(not(unix))]
