@@ -9,6 +9,7 @@
 //! | `limits` | the limits that writer and reader share |
 //! | `body` | how each body stands in JSON |
 //! | `record` | the payload that the journal stores |
+//! | `outside` | bodies that stand outside of their record |
 //! | `wire` | the flat JSON for import, export and the command line |
 
 mod body;
@@ -18,6 +19,7 @@ mod gate;
 mod intent;
 mod kind;
 mod limits;
+mod outside;
 mod record;
 mod session;
 mod turn;
@@ -33,8 +35,10 @@ pub use gate::{
 pub use intent::{ToolIntent, ToolIntentSettled};
 pub use kind::{Body, Class, Kind, Profile, Scope};
 pub use limits::{Culprit, LimitExceeded, LimitKind, Limits};
+pub use outside::{Outside, StoredBody};
 pub use record::{
-    Decoded, Key, KeyError, RecordHeader, accept, decode_header, decode_record, encode_record,
+    Decoded, Key, KeyError, RecordHeader, accept, body_in, decode_header, decode_outside,
+    decode_record, encode_record, refer_outside,
 };
 pub use session::{
     Forked, HostEvent, LoopIdle, LoopStarted, RestoreDone, RestoreErrored, RestoreStarted, Rewound,

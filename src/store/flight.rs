@@ -12,10 +12,12 @@ use std::sync::{Arc, Weak};
 use super::boundary::{Boundary, CommitResult, SessionCore};
 use super::committed::{Committed, Outcome};
 use super::draft::Draft;
+use super::entrance::Entered;
 use super::io::{Promise, Serve, Ticket};
+use super::outside::{BlobFile, Tidy, Unwritten};
 use super::state::SessionState;
 use super::{CommitError, OrderError, Refusal};
-use crate::event::{Event, Key};
+use crate::event::{Event, Key, Outside};
 use crate::identity::LoopId;
 use crate::journal::{AppendError, NotCommitted, Placed, Receipt, Seq, Sink, WhenFull};
 use crate::metrics::Measure;
@@ -26,6 +28,18 @@ pub(super) struct Encoded {
     pub(super) key: Option<Key>,
     /// Empty until the turn of the batch has come if they depend on that.
     pub(super) bytes: Vec<u8>,
+    /// The file of its body, if the bytes only refer to it.
+    pub(super) blob: Option<BlobFile>,
+}
+
+impl Encoded {
+    /// Bytes of the record with its body.
+    fn length(&self) -> usize {
+        match &self.blob {
+            None => self.bytes.len(),
+            Some(blob) => self.bytes.len().saturating_sub(Outside::BYTES) + blob.bytes,
+        }
+    }
 }
 
 /// Makes a batch of where the session stands.
@@ -57,12 +71,43 @@ pub(super) struct Request {
     promise: Promise<CommitResult>,
 }
 
+/// A batch that was checked: it goes to the log now, or when its large bodies are written.
+pub(super) struct Checked {
+    known: Vec<Option<Committed>>,
+    pub(super) records: Vec<Encoded>,
+    full: WhenFull,
+    pub(super) promise: Promise<CommitResult>,
+}
+
 /// A commit that is on its way to the disk.
 pub(super) struct InFlight {
     known: Vec<Option<Committed>>,
-    /// With their keys and the bytes of their records.
-    events: Vec<(Event, Option<Key>, usize)>,
+    events: Vec<Flying>,
     promise: Promise<CommitResult>,
+}
+
+/// One event of it, with its key, the bytes of its record and the file of its body.
+struct Flying {
+    event: Event,
+    key: Option<Key>,
+    length: usize,
+    blob: Option<BlobFile>,
+}
+
+impl InFlight {
+    /// The files of its bodies.
+    fn blobs(&self) -> impl Iterator<Item = &BlobFile> {
+        self.events.iter().filter_map(|flying| flying.blob.as_ref())
+    }
+}
+
+/// What sending off came to: what is left to be done outside the boundary.
+#[derive(Default)]
+pub(super) struct Launched {
+    /// Whether the caller has to write what is queued.
+    pub(super) leads: bool,
+    /// Batches whose large bodies are to be written first.
+    pub(super) unwritten: Vec<Unwritten>,
 }
 
 impl Request {
@@ -129,6 +174,25 @@ impl Taken {
         }
     }
 
+    /// One that names its place holds the session alone until it is on its way.
+    pub(super) fn hold(&mut self, records: &[Encoded], alone: bool) {
+        for encoded in records {
+            self.take(&encoded.event, encoded.key.as_ref());
+        }
+        if alone {
+            self.loops.insert(LoopId::nil());
+        }
+    }
+
+    pub(super) fn let_go(&mut self, records: &[Encoded], alone: bool) {
+        for encoded in records {
+            self.give_back(&encoded.event, encoded.key.as_ref());
+        }
+        if alone {
+            self.loops.remove(&LoopId::nil());
+        }
+    }
+
     fn give_back(&mut self, event: &Event, key: Option<&Key>) {
         self.loops.remove(&event.header.coordinates.loop_id);
         if let Some(key) = key {
@@ -170,18 +234,39 @@ impl SessionCore {
             return ticket;
         }
         boundary.waiting.push_back(request);
-        let leads = self.launch(&mut boundary, may_block);
+        let launched = self.launch(&mut boundary, may_block);
+        self.leave(boundary, launched, may_block);
+        ticket
+    }
+
+    /// Leaves the boundary and does what is left to be done outside of it: here, if the caller may
+    /// block, else aside.
+    pub(super) fn leave(
+        self: &Arc<Self>,
+        mut boundary: Entered<'_>,
+        launched: Launched,
+        may_block: bool,
+    ) {
         let loads = boundary.begins_to_load();
+        let tidy = std::mem::take(&mut boundary.tidy);
         drop(boundary);
-        if leads {
+        for tidy in tidy {
+            tidy.run(&self.decoder.blobs);
+        }
+        if launched.leads {
             self.log.lead();
+        }
+        for unwritten in launched.unwritten {
+            match may_block {
+                true => self.write_bodies(unwritten, true),
+                false => self.write_bodies_aside(unwritten),
+            }
         }
         match loads {
             true if may_block => self.load_keys(),
             true => self.load_keys_aside(),
             false => {}
         }
-        ticket
     }
 
     fn load_keys_aside(self: &Arc<Self>) {
@@ -190,9 +275,9 @@ impl SessionCore {
         drop(self.io.submit(move || core.load_keys()));
     }
 
-    /// Sends to the log what has to wait for nothing. Whether the caller has to write it.
-    pub(super) fn launch(self: &Arc<Self>, boundary: &mut Boundary, offer: bool) -> bool {
-        let mut leads = false;
+    /// Sends off what has to wait for nothing. Only a caller that may block can `offer` to write it.
+    pub(super) fn launch(self: &Arc<Self>, boundary: &mut Boundary, offer: bool) -> Launched {
+        let mut launched = Launched::default();
         let mut stays = VecDeque::new();
         let mut before = Taken::default();
         while let Some(request) = boundary.waiting.pop_front() {
@@ -213,50 +298,111 @@ impl SessionCore {
                 full,
                 promise,
             } = request;
+            let alone = matches!(batch, Submitted::Behind(..));
             let prepared = self.ready(boundary).and_then(|()| self.prepare(batch));
-            let (known, prepared) = match prepared {
+            let (known, records) = match prepared {
                 Ok(prepared) => prepared,
                 Err(refusal) => {
-                    self.meter.record(|| Measure::Refused { session: self.id });
-                    promise.fulfil(Err(refusal.into()));
+                    self.refuse(promise, refusal);
                     continue;
                 }
             };
-            if prepared.is_empty() {
+            if records.is_empty() {
                 let known = known.into_iter().flatten();
                 promise.fulfil(Ok(known.map(Outcome::Duplicate).collect()));
                 continue;
             }
-            let mut payloads = Vec::with_capacity(prepared.len());
-            let mut events = Vec::with_capacity(prepared.len());
-            for encoded in prepared {
-                events.push((encoded.event, encoded.key, encoded.bytes.len()));
-                payloads.push(encoded.bytes);
-            }
-            let sink: Arc<dyn Sink> = self.clone();
-            let expected = self.expected(boundary);
-            match self
-                .log
-                .submit(payloads, expected, sink, full, offer && !leads)
-            {
-                Ok(lead) => {
-                    leads |= lead;
-                    for (event, key, _) in &events {
-                        boundary.taken.take(event, key.as_ref());
-                    }
-                    boundary.flight.push_back(InFlight {
-                        known,
-                        events,
-                        promise,
-                    });
-                }
-                Err(reason) => {
-                    promise.fulfil(Err(self.not_committed(boundary, reason)));
-                }
+            let checked = Checked {
+                known,
+                records,
+                full,
+                promise,
+            };
+            match self.large_bytes(&checked.records) {
+                0 => launched.leads |= self.depart(boundary, checked, offer && !launched.leads),
+                bytes => launched
+                    .unwritten
+                    .extend(self.hold(boundary, checked, alone, bytes)),
             }
         }
         boundary.waiting = stays;
-        leads
+        launched
+    }
+
+    pub(super) fn refuse(&self, promise: Promise<CommitResult>, refusal: Refusal) {
+        self.meter.record(|| Measure::Refused { session: self.id });
+        promise.fulfil(Err(refusal.into()));
+    }
+
+    /// Holds the place of a batch until its large bodies are written: nothing that depends on it is
+    /// sent off before it. Bodies under way are bounded in bytes, as the queue of the log is.
+    fn hold(
+        &self,
+        boundary: &mut Boundary,
+        checked: Checked,
+        alone: bool,
+        bytes: u64,
+    ) -> Option<Unwritten> {
+        let under_way = boundary.large;
+        let is_full = under_way > 0 && under_way.saturating_add(bytes) > self.queue_bytes;
+        if is_full && checked.full == WhenFull::Refuse {
+            let busy = NotCommitted::Busy {
+                records: boundary.flight.iter().flat_map(InFlight::blobs).count(),
+                bytes: under_way,
+            };
+            self.refuse(checked.promise, Refusal::Journal(busy));
+            return None;
+        }
+        boundary.large = under_way.saturating_add(bytes);
+        boundary.taken.hold(&checked.records, alone);
+        let seen = self.state().last;
+        Some(Unwritten::new(checked, alone, bytes, seen))
+    }
+
+    /// Sends a batch to the log. Whether the caller has to write it.
+    pub(super) fn depart(
+        self: &Arc<Self>,
+        boundary: &mut Boundary,
+        checked: Checked,
+        offer: bool,
+    ) -> bool {
+        let mut payloads = Vec::with_capacity(checked.records.len());
+        let mut events = Vec::with_capacity(checked.records.len());
+        for encoded in checked.records {
+            events.push(Flying {
+                length: encoded.length(),
+                event: encoded.event,
+                key: encoded.key,
+                blob: encoded.blob,
+            });
+            payloads.push(encoded.bytes);
+        }
+        let flown = InFlight {
+            known: checked.known,
+            events,
+            promise: checked.promise,
+        };
+        let sink: Arc<dyn Sink> = self.clone();
+        let expected = self.expected(boundary);
+        match self
+            .log
+            .submit(payloads, expected, sink, checked.full, offer)
+        {
+            Ok(leads) => {
+                for flying in &flown.events {
+                    boundary.taken.take(&flying.event, flying.key.as_ref());
+                }
+                boundary.flight.push_back(flown);
+                leads
+            }
+            Err(reason) => {
+                boundary.bodies_end(&flown);
+                boundary.blobs_fall(&flown);
+                let error = self.not_committed(boundary, reason);
+                flown.promise.fulfil(Err(error));
+                false
+            }
+        }
     }
 
     /// The last sequence of the session when all that is under way has landed.
@@ -320,8 +466,12 @@ impl SessionCore {
             .events
             .into_iter()
             .zip(placed)
-            .map(|((event, key, length), placed)| {
-                let committed = Committed::live(event, placed.seq, placed.lsn, length);
+            .map(|(flying, placed)| {
+                let (seq, key) = (placed.seq, flying.key);
+                if let Some(blob) = flying.blob {
+                    boundary.tidy.push(Tidy::Settle(blob.name, seq));
+                }
+                let committed = Committed::live(flying.event, seq, placed.lsn, flying.length);
                 state.apply(&committed, key.as_ref(), Some(placed.position));
                 committed
             })
@@ -350,23 +500,37 @@ impl SessionCore {
         match outcome {
             Ok(receipt) => self.extend_history(boundary, flown, &receipt.records),
             Err(AppendError::NotCommitted(reason)) => {
+                boundary.blobs_fall(&flown);
                 (flown.promise, Err(self.not_committed(boundary, reason)))
             }
+            // Its records may be on disk, and name their files.
             Err(AppendError::Unknown(fault)) => {
                 boundary.latch(&fault);
-                let events = flown
-                    .events
-                    .into_iter()
-                    .map(|(event, _, _)| event)
-                    .collect();
+                let events = flown.events.into_iter().map(|flying| flying.event);
+                let events = events.collect();
                 (flown.promise, Err(CommitError::Unknown { fault, events }))
             }
         }
     }
 }
 
+impl Boundary {
+    /// Its large bodies are not under way any more.
+    fn bodies_end(&mut self, flown: &InFlight) {
+        let bytes: u64 = flown.blobs().map(|blob| blob.bytes as u64).sum();
+        self.large = self.large.saturating_sub(bytes);
+    }
+
+    /// Nothing names the files of this commit.
+    fn blobs_fall(&mut self, flown: &InFlight) {
+        let names = flown.blobs().map(|blob| Tidy::Discard(blob.name));
+        self.tidy.extend(names);
+    }
+}
+
 impl Serve for SessionCore {
-    fn serve(&self) {
+    fn serve(self: Arc<Self>) {
+        self.write_handed_over();
         self.log.lead();
     }
 }
@@ -379,19 +543,17 @@ impl Sink for SessionCore {
         let Some(flown) = boundary.flight.pop_front() else {
             return;
         };
-        for (event, key, _) in &flown.events {
-            boundary.taken.give_back(event, key.as_ref());
+        for flying in &flown.events {
+            let key = flying.key.as_ref();
+            boundary.taken.give_back(&flying.event, key);
         }
+        boundary.bodies_end(&flown);
         let (promise, result) = self.settle(&mut boundary, flown, outcome);
         if boundary.flight.is_empty() {
             boundary.refused = None;
         }
-        self.launch(&mut boundary, false);
-        let loads = boundary.begins_to_load();
-        drop(boundary);
-        if loads {
-            self.load_keys_aside();
-        }
+        let launched = self.launch(&mut boundary, false);
+        self.leave(boundary, launched, false);
         promise.fulfil(result);
     }
 }

@@ -5,16 +5,17 @@
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
+use super::blobs::Blobs;
 use super::carry::CarryRecord;
 use super::committed::Committed;
 use super::delete::session_names;
 use super::import::MAKING;
 use super::metadata::Metadata;
-use super::replay::{Order, decode};
+use super::replay::{Decoder, Order, Recorded};
 use super::state::SessionState;
 use super::tombstone;
 use super::{ReplayError, SESSIONS, Store, StoreError, list};
-use crate::event::{Body, Event, Kind, Limits};
+use crate::event::{Body, Event, Kind};
 use crate::identity::{SessionId, Timestamp};
 use crate::journal::{
     Damage, Entry, FrameKind, Gap, JournalView, Lsn, OpenError, Owner, Progress, ReadError,
@@ -153,6 +154,15 @@ impl Store {
         }
     }
 
+    /// Reads the records of a session.
+    pub(super) fn decoder(&self, id: SessionId) -> Decoder {
+        Decoder {
+            session: id,
+            limits: self.inner.options.limits,
+            blobs: Blobs::of(&self.inner.vfs, &self.session_dir(id)),
+        }
+    }
+
     /// `None` for a session whose creation was cut off.
     pub(super) fn listed(&self, id: SessionId, view: &JournalView) -> Option<Listed> {
         let mut listed = Listed {
@@ -164,10 +174,10 @@ impl Store {
             damage: view.damage().cloned(),
             unreadable: None,
         };
-        let limits = &self.inner.options.limits;
+        let decoder = &self.decoder(id);
         // The head: fence, then SessionStarted.
         for entry in view.read(Lsn::ZERO).take(4) {
-            if listed.take(id, entry, limits) {
+            if listed.take(decoder, entry) {
                 break;
             }
         }
@@ -183,7 +193,7 @@ impl Store {
             }
         }
         for entry in view.read(from) {
-            listed.take(id, entry, limits);
+            listed.take(decoder, entry);
         }
         let found = listed.last_seq > Seq::ZERO;
         let harmed = listed.damage.is_some() || listed.unreadable.is_some();
@@ -236,6 +246,7 @@ impl Store {
             unreadable: Vec::new(),
             quarantined: view.quarantined().map_err(OpenError::Disk)?,
         };
+        let decoder = self.decoder(id);
         let mut order = Order::from(Seq::new(1));
         let mut fold = Carried::new(view)?;
         view.replay_begins(Lsn::ZERO, watch);
@@ -275,7 +286,7 @@ impl Store {
             }
             last_record = entry.lsn;
             report.last_seq = entry.seq;
-            match decode(id, &entry, &self.inner.options.limits) {
+            match decoder.decode(&entry) {
                 Ok(Some((committed, _))) => {
                     fold.take(&committed);
                     report.events += 1;
@@ -335,20 +346,26 @@ impl Carried {
 
 impl Listed {
     /// Whether the entry was an event of the session. What cannot be read is kept.
-    fn take(&mut self, id: SessionId, entry: Result<Entry, ReadError>, limits: &Limits) -> bool {
-        let read = entry
-            .map_err(ReplayError::from)
-            .and_then(|entry| match entry.kind {
-                FrameKind::Record => decode(id, &entry, limits),
-                _ => Ok(None),
-            });
+    fn take(&mut self, decoder: &Decoder, entry: Result<Entry, ReadError>) -> bool {
+        let read = entry.map_err(ReplayError::from).and_then(|entry| {
+            Ok(match entry.kind {
+                FrameKind::Record => Some((entry.seq, decoder.look(&entry)?)),
+                _ => None,
+            })
+        });
         match read {
-            Ok(Some((committed, _))) => {
-                self.last_seq = self.last_seq.max(committed.seq());
-                self.see(committed.event());
+            Ok(Some((seq, Recorded::Event(committed, _)))) => {
+                let event = committed.event();
+                self.see_header(seq, Some(event.kind()), event.header.created_at);
+                self.see(event);
                 true
             }
-            Ok(None) => false,
+            // What its body says is not listed.
+            Ok(Some((seq, Recorded::Outside(record)))) => {
+                self.see_header(seq, record.kind, record.created_at);
+                true
+            }
+            Ok(Some((_, Recorded::Skipped)) | None) => false,
             // What a repair gave up is named, and no damage.
             Err(ReplayError::Journal(ReadError::Gap { .. })) => false,
             Err(error) => {
@@ -358,19 +375,26 @@ impl Listed {
         }
     }
 
+    fn see_header(&mut self, seq: Seq, kind: Option<Kind>, at: Option<Timestamp>) {
+        self.last_seq = self.last_seq.max(seq);
+        self.last_active = at.or(self.last_active);
+        match kind {
+            Some(Kind::TurnStarted) => self.status = SessionStatus::Active,
+            Some(Kind::TurnDone) => self.status = SessionStatus::Idle,
+            Some(Kind::TurnFailed) => self.status = SessionStatus::Failed,
+            Some(Kind::TurnInterrupted) => self.status = SessionStatus::Interrupted,
+            Some(Kind::SessionStopped) => self.status = SessionStatus::Stopped,
+            _ => {}
+        }
+    }
+
     fn see(&mut self, event: &Event) {
-        self.last_active = event.header.created_at.or(self.last_active);
         match &event.body {
             Body::SessionStarted(started) => {
                 self.metadata.start(started);
                 self.created = event.header.created_at;
             }
             Body::SessionChanged(changed) => self.metadata.change(changed),
-            Body::TurnStarted(_) => self.status = SessionStatus::Active,
-            Body::TurnDone(_) => self.status = SessionStatus::Idle,
-            Body::TurnFailed(_) => self.status = SessionStatus::Failed,
-            Body::TurnInterrupted(_) => self.status = SessionStatus::Interrupted,
-            Body::SessionStopped(_) => self.status = SessionStatus::Stopped,
             _ => {}
         }
     }

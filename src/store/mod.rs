@@ -5,6 +5,7 @@
 //! makes state of events in `state`, opening after a crash in `open`.
 
 mod backup;
+mod blobs;
 mod boundary;
 mod carry;
 mod committed;
@@ -30,6 +31,7 @@ mod marks;
 mod metadata;
 mod open;
 mod options;
+mod outside;
 mod pending;
 mod purge;
 mod repair;
@@ -55,7 +57,8 @@ pub use delete::{
 pub use draft::{Draft, StepDraft};
 pub use effects::{SettleError, UnknownEffect};
 pub use error::{
-    CommitError, OrderError, Refusal, ReplayError, SessionCloseError, SessionError, StoreError,
+    BodyProblem, CommitError, OrderError, Refusal, ReplayError, SessionCloseError, SessionError,
+    StoreError,
 };
 pub use export::{ExportError, ExportReport};
 pub use gates::{Answer, AnswerError, GateAnswer, GatedCall, PERMISSION, PendingGate, USER_INPUT};
