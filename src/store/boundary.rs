@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock, PoisonError, Weak};
 
 use super::committed::{Committed, Outcome};
 use super::draft::Draft;
-use super::flight::{Encoded, InFlight, Request, Submitted, Taken};
+use super::flight::{Encoded, InFlight, Request, Submitted};
 use super::io::{IoThread, Ticket};
 use super::log::Log;
 use super::options::StoreOptions;
@@ -14,6 +14,7 @@ use super::outside::{Tidy, Unwritten};
 use super::replay::Decoder;
 use super::session::Mode;
 use super::state::{Admission, SessionState};
+use super::taken::Taken;
 use super::{CommitError, Refusal, ReplayError, SessionCloseError};
 use crate::contain::{contained, dropped};
 use crate::event::{

@@ -6,7 +6,7 @@
 //! journal's queue and share a sync. They are settled by the thread that wrote them, in the order of
 //! the log: history, publication, answer (P2).
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 use super::boundary::{Boundary, CommitResult, SessionCore};
@@ -14,12 +14,13 @@ use super::committed::{Committed, Outcome};
 use super::draft::Draft;
 use super::entrance::Entered;
 use super::io::{Promise, Serve, Ticket};
-use super::outside::{BlobFile, Tidy, Unwritten};
+use super::outside::{BlobFile, Unwritten};
 use super::state::SessionState;
-use super::{CommitError, OrderError, Refusal};
+use super::taken::Taken;
+use super::{OrderError, Refusal};
 use crate::event::{Event, Key, Outside};
 use crate::identity::LoopId;
-use crate::journal::{AppendError, NotCommitted, Placed, Receipt, Seq, Sink, WhenFull};
+use crate::journal::{NotCommitted, Seq, Sink, WhenFull};
 use crate::metrics::Measure;
 
 /// An event with its bytes.
@@ -81,22 +82,22 @@ pub(super) struct Checked {
 
 /// A commit that is on its way to the disk.
 pub(super) struct InFlight {
-    known: Vec<Option<Committed>>,
-    events: Vec<Flying>,
-    promise: Promise<CommitResult>,
+    pub(super) known: Vec<Option<Committed>>,
+    pub(super) events: Vec<Flying>,
+    pub(super) promise: Promise<CommitResult>,
 }
 
 /// One event of it, with its key, the bytes of its record and the file of its body.
-struct Flying {
-    event: Event,
-    key: Option<Key>,
-    length: usize,
-    blob: Option<BlobFile>,
+pub(super) struct Flying {
+    pub(super) event: Event,
+    pub(super) key: Option<Key>,
+    pub(super) length: usize,
+    pub(super) blob: Option<BlobFile>,
 }
 
 impl InFlight {
     /// The files of its bodies.
-    fn blobs(&self) -> impl Iterator<Item = &BlobFile> {
+    pub(super) fn blobs(&self) -> impl Iterator<Item = &BlobFile> {
         self.events.iter().filter_map(|flying| flying.blob.as_ref())
     }
 }
@@ -122,82 +123,6 @@ impl Request {
 
     pub(super) fn refuse(self, refusal: Refusal) {
         self.promise.fulfil(Err(refusal.into()));
-    }
-}
-
-/// The loops and keys of commits that others may have to wait for.
-#[derive(Default)]
-pub(super) struct Taken {
-    loops: HashSet<LoopId>,
-    keys: HashSet<Key>,
-}
-
-impl Taken {
-    /// Whether a commit has to wait. One of the session itself waits for all, and all for it; one that
-    /// names its place waits for all, so that the place is known.
-    fn conflicts(&self, batch: &Submitted) -> bool {
-        let session = LoopId::nil();
-        if self.loops.is_empty() {
-            return false;
-        }
-        let waits = |loop_id: &LoopId| *loop_id == session || self.loops.contains(loop_id);
-        self.loops.contains(&session)
-            || match batch {
-                Submitted::Made(loop_id, ..) => waits(loop_id),
-                Submitted::Behind(..) => true,
-                Submitted::Encoded(batch) => batch.iter().any(|encoded| {
-                    let key = encoded.key.as_ref();
-                    waits(&encoded.event.header.coordinates.loop_id)
-                        || key.is_some_and(|key| self.keys.contains(key))
-                }),
-            }
-    }
-
-    fn take(&mut self, event: &Event, key: Option<&Key>) {
-        self.loops.insert(event.header.coordinates.loop_id);
-        self.keys.extend(key.cloned());
-    }
-
-    fn take_waiting(&mut self, batch: &Submitted) {
-        match batch {
-            Submitted::Made(loop_id, ..) => {
-                self.loops.insert(*loop_id);
-            }
-            Submitted::Encoded(batch) => {
-                for encoded in batch {
-                    self.take(&encoded.event, encoded.key.as_ref());
-                }
-            }
-            Submitted::Behind(..) => {
-                self.loops.insert(LoopId::nil());
-            }
-        }
-    }
-
-    /// One that names its place holds the session alone until it is on its way.
-    pub(super) fn hold(&mut self, records: &[Encoded], alone: bool) {
-        for encoded in records {
-            self.take(&encoded.event, encoded.key.as_ref());
-        }
-        if alone {
-            self.loops.insert(LoopId::nil());
-        }
-    }
-
-    pub(super) fn let_go(&mut self, records: &[Encoded], alone: bool) {
-        for encoded in records {
-            self.give_back(&encoded.event, encoded.key.as_ref());
-        }
-        if alone {
-            self.loops.remove(&LoopId::nil());
-        }
-    }
-
-    fn give_back(&mut self, event: &Event, key: Option<&Key>) {
-        self.loops.remove(&event.header.coordinates.loop_id);
-        if let Some(key) = key {
-            self.keys.remove(key);
-        }
     }
 }
 
@@ -437,123 +362,11 @@ impl SessionCore {
             }
         }
     }
-
-    /// Step 3 failed: nothing is published and history is unchanged.
-    fn not_committed(&self, boundary: &mut Boundary, reason: NotCommitted) -> CommitError {
-        self.meter.record(|| Measure::Refused { session: self.id });
-        // A journal can fault at a moment when this batch was certainly not written.
-        if let Some(fault) = self.log.fault() {
-            boundary.latch(&fault);
-        }
-        match reason {
-            NotCommitted::Faulted(fault) => Refusal::Faulted(fault).into(),
-            // It stood behind one that was not committed: for the same reason.
-            NotCommitted::WrongPosition { .. } if boundary.refused.is_some() => {
-                Refusal::Journal(boundary.refused.clone().unwrap_or(reason)).into()
-            }
-            reason => {
-                boundary.refused.get_or_insert_with(|| reason.clone());
-                Refusal::Journal(reason).into()
-            }
-        }
-    }
-
-    /// Steps 4 and 5: committed history grows by the same fold that a restore uses, and those who
-    /// are there are told.
-    fn extend_history(&self, boundary: &mut Boundary, flown: InFlight, placed: &[Placed]) -> Flown {
-        let mut state = self.state();
-        let committed: Vec<Committed> = flown
-            .events
-            .into_iter()
-            .zip(placed)
-            .map(|(flying, placed)| {
-                let (seq, key) = (placed.seq, flying.key);
-                if let Some(blob) = flying.blob {
-                    boundary.tidy.push(Tidy::Settle(blob.name, seq));
-                }
-                let committed = Committed::live(flying.event, seq, placed.lsn, flying.length);
-                state.apply(&committed, key.as_ref(), Some(placed.position));
-                committed
-            })
-            .collect();
-        drop(state);
-        self.meter.record(|| Measure::Commit {
-            session: self.id,
-            records: committed.len(),
-            bytes: committed.iter().map(Committed::encoded_len).sum(),
-        });
-        boundary.publish(&committed);
-        let mut fresh = committed.into_iter().map(Outcome::Committed);
-        let outcomes = flown.known.into_iter().filter_map(|known| match known {
-            Some(first) => Some(Outcome::Duplicate(first)),
-            None => fresh.next(),
-        });
-        (flown.promise, Ok(outcomes.collect()))
-    }
-
-    fn settle(
-        &self,
-        boundary: &mut Boundary,
-        flown: InFlight,
-        outcome: Result<Receipt, AppendError>,
-    ) -> Flown {
-        match outcome {
-            Ok(receipt) => self.extend_history(boundary, flown, &receipt.records),
-            Err(AppendError::NotCommitted(reason)) => {
-                boundary.blobs_fall(&flown);
-                (flown.promise, Err(self.not_committed(boundary, reason)))
-            }
-            // Its records may be on disk, and name their files.
-            Err(AppendError::Unknown(fault)) => {
-                boundary.latch(&fault);
-                let events = flown.events.into_iter().map(|flying| flying.event);
-                let events = events.collect();
-                (flown.promise, Err(CommitError::Unknown { fault, events }))
-            }
-        }
-    }
-}
-
-impl Boundary {
-    /// Its large bodies are not under way any more.
-    fn bodies_end(&mut self, flown: &InFlight) {
-        let bytes: u64 = flown.blobs().map(|blob| blob.bytes as u64).sum();
-        self.large = self.large.saturating_sub(bytes);
-    }
-
-    /// Nothing names the files of this commit.
-    fn blobs_fall(&mut self, flown: &InFlight) {
-        let names = flown.blobs().map(|blob| Tidy::Discard(blob.name));
-        self.tidy.extend(names);
-    }
 }
 
 impl Serve for SessionCore {
     fn serve(self: Arc<Self>) {
         self.write_handed_over();
         self.log.lead();
-    }
-}
-
-type Flown = (Promise<CommitResult>, CommitResult);
-
-impl Sink for SessionCore {
-    fn settled(self: Arc<Self>, outcome: Result<Receipt, AppendError>) {
-        let mut boundary = self.entered();
-        let Some(flown) = boundary.flight.pop_front() else {
-            return;
-        };
-        for flying in &flown.events {
-            let key = flying.key.as_ref();
-            boundary.taken.give_back(&flying.event, key);
-        }
-        boundary.bodies_end(&flown);
-        let (promise, result) = self.settle(&mut boundary, flown, outcome);
-        if boundary.flight.is_empty() {
-            boundary.refused = None;
-        }
-        let launched = self.launch(&mut boundary, false);
-        self.leave(boundary, launched, false);
-        promise.fulfil(result);
     }
 }

@@ -39,7 +39,9 @@ mod replay;
 mod restore;
 mod root;
 mod session;
+mod settled;
 mod state;
+mod taken;
 mod tombstone;
 mod turn;
 
