@@ -371,7 +371,7 @@ fn a_damaged_body_is_named_and_hides_nothing() {
                     Err(error) => errors.push(error),
                 }
             }
-            assert_eq!(errors, [error.clone()]);
+            assert_eq!(errors, std::slice::from_ref(&error));
             let mut rest = whole.clone();
             rest.retain(|(seq, _)| *seq != seqs[1]);
             assert_eq!(found, rest);
@@ -383,7 +383,7 @@ fn a_damaged_body_is_named_and_hides_nothing() {
         check(&session);
         drop(session);
         let report = open(&disk).verify(id()).unwrap();
-        assert_eq!(report.unreadable, [error.clone()]);
+        assert_eq!(report.unreadable, std::slice::from_ref(&error));
         assert_eq!(report.events as usize, whole.len() - 1);
         // It is no reason not to go on.
         let (session, report) = open(&disk).open_session(id(), Mode::Write).unwrap();
@@ -531,6 +531,47 @@ fn without_threads_bodies_are_written_by_who_waits() {
     assert!(blobs(&disk).iter().all(|(path, _)| !is_new(path)));
 }
 
+/// A commit runs to its end whatever becomes of its ticket, and whenever its caller dies it is there whole
+/// or not at all.
+#[test]
+fn a_ticket_dropped_at_any_piece_of_the_work_changes_nothing() {
+    let mut whole = 0;
+    for pieces in 0..4 {
+        let disk = SimVfs::new();
+        let options = StoreOptions {
+            workers: stepwell::journal::Workers::manual(),
+            ..with_threshold(LARGE)
+        };
+        let workers = options.workers.clone();
+        let session = create(&store_with(&disk, options));
+        let one = session.create_loop(LoopSpec::new("one")).unwrap();
+        let last = session.last_seq();
+        let batch = vec![draft(one.id(), "a", 3000), draft(one.id(), "b", 3000)];
+        let ticket = session.submit(batch);
+        for _ in 0..pieces {
+            workers.run_one();
+        }
+        drop(ticket);
+        for loss in [PowerLoss::DropAll, PowerLoss::Seeded(1)] {
+            let disk = disk.snapshot();
+            disk.power_loss(loss);
+            let (session, _) = open(&disk).open_session(id(), Mode::Write).unwrap();
+            let found = session.replay(last.next()).map(|event| event.unwrap());
+            let found: Vec<Kind> = found.map(|event| event.event().kind()).collect();
+            let is_whole = found.starts_with(&[Kind::HostEvent; 2]);
+            assert!(is_whole || !found.contains(&Kind::HostEvent), "{found:?}");
+            assert_eq!(blobs(&disk).len(), if is_whole { 2 } else { 0 });
+            whole += usize::from(is_whole);
+        }
+        // Also when the last handle goes.
+        drop((one, session));
+        while workers.run_one() {}
+        disk.kill();
+        assert_eq!(read_only(&disk).last_seq().get(), last.get() + 2);
+    }
+    assert!((2..8).contains(&whole), "{whole}");
+}
+
 /// Queues are bounded: who cannot wait is refused when too many bytes of bodies are under way.
 #[test]
 fn bodies_under_way_are_bounded_in_bytes() {
@@ -580,11 +621,10 @@ fn a_session_that_is_closed_while_a_body_is_written_refuses_it_and_keeps_no_file
             NotCommitted::Closed
         )))
     );
-    drop((main, session));
-    let (session, report) = open(&disk).open_session(id(), Mode::Write).unwrap();
-    assert_eq!(report.committed, last);
     assert_eq!(blobs(&disk), []);
-    drop(session);
+    drop((main, session));
+    let (_, report) = open(&disk).open_session(id(), Mode::Write).unwrap();
+    assert_eq!(report.committed, last);
 }
 
 /// Idempotency: the body is compared by its digest, wherever it stood and stands.
@@ -639,7 +679,8 @@ fn keys_compare_bodies_wherever_they_stand() {
 /// log or beside it, the turn stays open and the session goes on.
 #[test]
 fn a_file_that_cannot_be_written_is_a_refusal_and_leaves_nothing() {
-    let hits: [(&str, fn(&Op) -> bool, FaultKind); 7] = [
+    type Hit = (&'static str, fn(&Op) -> bool, FaultKind);
+    let hits: [Hit; 7] = [
         (
             "full",
             |op| matches!(op, Op::Write { .. }),
@@ -713,6 +754,105 @@ fn a_file_that_cannot_be_written_is_a_refusal_and_leaves_nothing() {
         assert_eq!(read_only(&disk).history().unwrap(), history, "{what}");
         assert!(open(&disk).verify(id()).unwrap().is_intact());
     }
+}
+
+/// What the log refuses for certain when the body is written already leaves no file either: no room for
+/// the next segment, or too much that waits.
+#[test]
+fn a_record_that_the_log_refuses_leaves_no_file() {
+    let disk = SimVfs::new();
+    let session = create(&open(&disk));
+    let mut main = session.create_loop(LoopSpec::new("main")).unwrap();
+    let mut turn = main.begin_turn(UserMessage::text("go")).unwrap();
+    disk.fail_from(
+        |op| matches!(op, Op::Create { path } if path.to_string_lossy().contains("seg-")),
+        0,
+        FaultKind::Enospc,
+    );
+    let mut committed = 0;
+    let refused = loop {
+        match turn.commit_step(large_step("x", 2000)) {
+            Ok(_) => committed += 1,
+            Err(refused) => break refused,
+        }
+    };
+    assert!(
+        matches!(
+            refused,
+            CommitError::NotCommitted(Refusal::Journal(NotCommitted::StorageFull(_)))
+        ),
+        "{refused:?}"
+    );
+    assert!(committed > 10);
+    assert_eq!(blobs(&disk).len(), committed);
+    disk.clear_faults();
+    turn.commit_step(large_step("x", 2000)).unwrap();
+    assert_eq!(blobs(&disk).len(), committed + 1);
+
+    let disk = SimVfs::new();
+    let mut options = with_threshold(LARGE);
+    options.journal.queue_records = 1;
+    options.journal.queue_bytes = 6000;
+    let session = create(&store_with(&disk, options));
+    let loops: Vec<_> = ["a", "b", "c"]
+        .map(|name| session.create_loop(LoopSpec::new(name)).unwrap())
+        .into();
+    let submit = |index: usize, bytes| session.submit(vec![draft(loops[index].id(), "x", bytes)]);
+    let stall = disk.stall(|op| {
+        matches!(op, Op::SyncData { .. }) && op.path().to_string_lossy().contains("seg-")
+    });
+    let flying = submit(0, 10);
+    assert!(stall.wait_for(1, LIMIT));
+    let queued = submit(1, 10);
+    let refused = submit(2, 5000).wait_for(LIMIT).unwrap().unwrap();
+    assert!(
+        matches!(
+            refused,
+            Err(CommitError::NotCommitted(Refusal::Journal(
+                NotCommitted::Busy { .. }
+            )))
+        ),
+        "{refused:?}"
+    );
+    assert_eq!(blobs(&disk), []);
+    drop(stall);
+    seq(flying);
+    seq(queued);
+    // Its bytes and its loop are given back.
+    seq(submit(2, 5000));
+    assert_eq!(blobs(&disk).len(), 1);
+}
+
+/// Ids that a host repeats lead no file to a wrong record.
+#[test]
+fn an_orphan_with_the_id_of_a_record_takes_no_place() {
+    let disk = SimVfs::new();
+    let session = create(&open(&disk));
+    let mut main = session.create_loop(LoopSpec::new("main")).unwrap();
+    let mut turn = main.begin_turn(UserMessage::text("go")).unwrap();
+    let one = turn.commit_step(large_step("one", 2000)).unwrap();
+    disk.fail_nth(|op| matches!(op, Op::Rename { .. }), 0, FaultKind::Eio);
+    let two = turn.commit_step(large_step("two", 2000)).unwrap();
+    turn.commit_step(text_step("three")).unwrap();
+    let whole = session.history().unwrap();
+    let dir = blobs(&disk)[0].0.parent().unwrap().to_owned();
+    session.close().unwrap();
+    drop((main, session));
+    let fake = |seq: u64, of: &Outcome<StepDone>| {
+        let event = of.committed().header.event_id;
+        disk.put_file(dir.join(format!("{seq:020}-{event}.new")), b"{}")
+            .unwrap();
+    };
+    fake(one.seq().get() - 1, &one);
+    fake(two.seq().get() + 1, &two);
+    assert_eq!(read_only(&disk).history().unwrap(), whole);
+    for _ in 0..2 {
+        let (session, _) = open(&disk).open_session(id(), Mode::Write).unwrap();
+        assert_eq!(session.history().unwrap(), whole);
+    }
+    let left = blobs(&disk);
+    assert_eq!(left.len(), 2, "{left:?}");
+    assert!(left.iter().all(|(path, _)| !is_new(path)));
 }
 
 /// The limit of a record counts its body, wherever it would stand, and names the tool.

@@ -183,6 +183,12 @@ impl Blobs {
         }
     }
 
+    fn is_there(&self, name: &BlobName) -> bool {
+        // What cannot be asked may be there.
+        let found = uninterrupted(|| self.vfs.identity(&self.path(name)));
+        !found.is_err_and(|error| error.kind() == ErrorKind::NotFound)
+    }
+
     /// Removes a file that no record will name. One that stays is swept by a later opening.
     pub(super) fn discard(&self, name: &BlobName) {
         let path = self.path(name);

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock, PoisonError, Weak};
 use super::committed::{Committed, Outcome};
 use super::draft::Draft;
 use super::flight::{Encoded, InFlight, Request, Submitted};
-use super::io::{IoThread, Ticket};
+use super::io::{IoThread, Promise, Ticket};
 use super::log::Log;
 use super::options::StoreOptions;
 use super::outside::{Tidy, Unwritten};
@@ -93,6 +93,8 @@ pub(super) struct Boundary {
     pub(super) large: u64,
     /// What is to be done to blob files when the boundary is left.
     pub(super) tidy: Vec<Tidy>,
+    /// Who is told behind that: nothing is left of a commit that was refused.
+    pub(super) refusals: Vec<(Promise<CommitResult>, CommitError)>,
     /// Why the first of them that failed did, if one did.
     pub(super) refused: Option<NotCommitted>,
     /// Whether a commit waits for the keys of earlier processes, and whether they are being read.

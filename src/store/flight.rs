@@ -174,9 +174,13 @@ impl SessionCore {
     ) {
         let loads = boundary.begins_to_load();
         let tidy = std::mem::take(&mut boundary.tidy);
+        let refusals = std::mem::take(&mut boundary.refusals);
         drop(boundary);
         for tidy in tidy {
             tidy.run(&self.decoder.blobs);
+        }
+        for (promise, error) in refusals {
+            promise.fulfil(Err(error));
         }
         if launched.leads {
             self.log.lead();
@@ -324,7 +328,7 @@ impl SessionCore {
                 boundary.bodies_end(&flown);
                 boundary.blobs_fall(&flown);
                 let error = self.not_committed(boundary, reason);
-                flown.promise.fulfil(Err(error));
+                boundary.refusals.push((flown.promise, error));
                 false
             }
         }

@@ -143,7 +143,7 @@ impl SessionCore {
                 let blobs = checked.records.iter().filter_map(|encoded| encoded.blob);
                 let discards = blobs.map(|blob| Tidy::Discard(blob.name));
                 boundary.tidy.extend(discards);
-                self.refuse(checked.promise, refusal);
+                boundary.refusals.push((checked.promise, refusal.into()));
             }
         }
         let mut launched = self.launch(&mut boundary, may_block && !leads);

@@ -611,12 +611,20 @@ fn a_body_outside_is_referred_to_by_its_length_and_its_digest() {
 
 #[test]
 fn only_kinds_that_a_header_suffices_for_stand_outside() {
+    let outside = [
+        Kind::TurnStarted,
+        Kind::TurnFoldedInto,
+        Kind::TurnDone,
+        Kind::StepDone,
+        Kind::HostEvent,
+    ];
     for kind in Kind::ALL.iter().copied() {
         if !kind.class().is_enduring() {
             continue;
         }
         let (record, body) = apart(kind);
         let read = decode_header(&record, &Limits::default());
+        assert_eq!(kind.may_stand_outside(), outside.contains(&kind));
         match kind.may_stand_outside() {
             true => assert_eq!(read.unwrap().body.length(), body.len() as u64),
             false => assert_eq!(read, Err(DecodeError::Header), "{kind:?}"),

@@ -59,7 +59,10 @@ impl Blobs {
             let names_it = |name: &&BlobName| {
                 matches!(record.body, StoredBody::Outside(_)) && name.seq < entry.seq
             };
-            if let Some(name) = left.get(&record.event_id).filter(names_it).copied() {
+            // Where ids repeat, a file that has its last name is the one of its record.
+            if let Some(name) = left.get(&record.event_id).filter(names_it).copied()
+                && !self.is_there(&BlobName::of(entry.seq, name.event))
+            {
                 left.remove(&record.event_id);
                 self.settle(&name, entry.seq);
             }
