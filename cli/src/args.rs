@@ -367,6 +367,10 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "MIB", conflicts_with_all = ["writers", "tasks", "size", "seconds"])]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) open: Option<u32>,
+    /// Measure committing steps with a result of so many kibibytes instead, in a file and in the log.
+    #[arg(long, value_name = "KIB", conflicts_with_all = ["writers", "tasks", "size", "seconds", "replay", "open"])]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) result: Option<u32>,
     /// One JSON object per line; the last one sums up.
     #[arg(long)]
     pub(crate) json: bool,

@@ -14,11 +14,13 @@ mod measure;
 mod open;
 mod replay;
 mod report;
+mod result;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use stepwell::journal::{AppendError, CloseError, OpenError, ReadError};
+use stepwell::store::{CommitError, SessionError, StoreError};
 
 use crate::Verdict;
 use crate::args::BenchArgs;
@@ -52,6 +54,15 @@ pub(crate) enum BenchError {
     /// A record could not be read back.
     #[error("reading the measurement's journal: {0}")]
     Read(#[from] ReadError),
+    /// The store could not be made.
+    #[error("the store of the measurement: {0}")]
+    Store(#[from] StoreError),
+    /// The session could not be made.
+    #[error("the session of the measurement: {0}")]
+    Session(#[from] SessionError),
+    /// A commit failed.
+    #[error("a commit of the measurement: {0}")]
+    Commit(#[from] CommitError),
     /// Not everything came back.
     #[error("{found} of {written} records were read back; please report this")]
     Missing {
@@ -78,9 +89,10 @@ impl BenchError {
 
 pub(crate) fn run(args: &BenchArgs, out: &mut Output) -> Result<Verdict, Failure> {
     let folder = Folder::make(&args.dir)?;
-    match (args.replay, args.open) {
-        (Some(mebibytes), _) => replay::run(&folder, mebibytes, args.json, out)?,
-        (_, Some(mebibytes)) => open::run(&folder, mebibytes, args.json, out)?,
+    match (args.replay, args.open, args.result) {
+        (Some(mebibytes), ..) => replay::run(&folder, mebibytes, args.json, out)?,
+        (_, Some(mebibytes), _) => open::run(&folder, mebibytes, args.json, out)?,
+        (.., Some(kibibytes)) => result::run(&folder, kibibytes, args.json, out)?,
         _ => append::run(&folder, args, out)?,
     }
     Ok(Verdict::Ok)

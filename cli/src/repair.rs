@@ -55,6 +55,13 @@ impl fmt::Display for GapLine {
     }
 }
 
+/// A record that is lost because its body, which stands in a file, is.
+#[derive(Serialize)]
+struct LostBody {
+    seq: u64,
+    path: String,
+}
+
 #[derive(Serialize)]
 struct Block {
     path: String,
@@ -73,6 +80,8 @@ struct Report {
     unproven: u64,
     last_seq: u64,
     lost: Vec<GapLine>,
+    /// Those of the lost ones of which only the body is.
+    bodies: Vec<LostBody>,
     /// What was gone before.
     gaps: Vec<GapLine>,
     /// Whether records may be missing behind the last one that is known.
@@ -95,6 +104,14 @@ impl Report {
             unproven: report.unproven,
             last_seq: report.last_seq.get(),
             lost: lines(&report.lost),
+            bodies: report
+                .bodies
+                .iter()
+                .map(|(seq, path)| LostBody {
+                    seq: seq.get(),
+                    path: path.display().to_string(),
+                })
+                .collect(),
             gaps: lines(&report.gaps),
             end_missing: report.end_missing,
             fences: report.fences,
@@ -127,6 +144,10 @@ impl Report {
                 "the disk does not give {bytes} bytes at offset {offset} of {}",
                 block.path
             ))?;
+        }
+        for body in self.bodies.iter().take(SHOWN) {
+            let (seq, path) = (body.seq, &body.path);
+            out.line(&format!("the body of record {seq} is not whole: {path}"))?;
         }
         for gap in self.lost.iter().take(SHOWN) {
             out.line(&format!("{gap}"))?;

@@ -469,3 +469,78 @@ fn a_reader_that_leaves_early_is_no_error() {
         );
     }
 }
+
+/// Bodies that stand in files of their own are shown where the event is, and named where only the record
+/// is; a lost one is named and hides nothing.
+#[test]
+fn bodies_in_files_are_shown_and_lost_ones_named() {
+    let sample = Sample::new();
+    let options = stepwell::store::StoreOptions {
+        blob_threshold: 1000,
+        ..Default::default()
+    };
+    let store = stepwell::Store::open_with(sample.dir(), options).unwrap();
+    let (session, _) = store
+        .open_session(sample.session, stepwell::store::Mode::Write)
+        .unwrap();
+    let mut main = session.loop_by_name("main").unwrap().unwrap();
+    let long = "what the tool found ".repeat(100);
+    let message = stepwell::content::UserMessage::text(&long);
+    let turn = main.begin_turn(message).unwrap();
+    turn.finish().unwrap();
+    let seq = session.last_seq().get() - 1;
+    drop(main);
+    session.close().unwrap();
+    let outside = |run: &str| -> Vec<serde_json::Value> {
+        let lines = run.lines().map(|line| serde_json::from_str(line).unwrap());
+        let lines = lines.filter(|line: &serde_json::Value| line.get("outside").is_some());
+        lines.collect()
+    };
+    let run = sample.run(&["dump", "{}", ID, "--json"]);
+    assert_eq!(run.status, 0, "{run:?}");
+    let [record] = &outside(&run.stdout)[..] else {
+        panic!("{run:?}");
+    };
+    assert_eq!(record["seq"], seq);
+    assert!(record["event"].to_string().contains(long.trim_end()));
+    let bytes = record["outside"].as_u64().unwrap();
+    assert!(bytes > 2000);
+    let segment = record["position"]["segment"].as_str().unwrap();
+    let file = store.session_dir(sample.session).join(segment);
+    let file = file.to_str().unwrap();
+    let run = sample.run(&["inspect", file, "--json"]);
+    let [frame] = &outside(&run.stdout)[..] else {
+        panic!("{run:?}");
+    };
+    assert_eq!(
+        (frame["seq"].as_u64(), &frame["outside"]),
+        (Some(seq), &record["outside"])
+    );
+    assert!(frame.get("payload").is_none(), "it was not asked for");
+    let run = sample.run(&["inspect", file]);
+    let said = format!("outside: {bytes} bytes of body in a file");
+    assert_eq!(run.stdout.matches(&said).count(), 1, "{run:?}");
+    let run = sample.run(&["history", "{}", ID]);
+    assert!(run.stdout.contains(long.trim_end()));
+
+    let blobs = store.session_dir(sample.session).join("blobs");
+    let blob = std::fs::read_dir(blobs).unwrap().next().unwrap().unwrap();
+    std::fs::remove_file(blob.path()).unwrap();
+    let name = blob.file_name().into_string().unwrap();
+    for command in ["verify", "dump"] {
+        let run = sample.run(&[command, "{}", ID]);
+        assert_eq!(run.status, 1, "{run:?}");
+        assert!(run.stdout.contains(&name), "{run:?}");
+        assert!(run.stdout.contains("there is no such file"), "{run:?}");
+    }
+    let run = sample.run(&["sessions", "{}"]);
+    assert_eq!(run.status, 0, "{run:?}");
+    let new = sample.dir().parent().unwrap().join("new");
+    let run = sample.run(&["repair", "{}", ID, "--to", new.to_str().unwrap()]);
+    assert_eq!(run.status, 1, "{run:?}");
+    let said = format!("the body of record {seq} is not whole");
+    assert!(
+        run.stdout.contains(&said) && run.stdout.contains(&name),
+        "{run:?}"
+    );
+}

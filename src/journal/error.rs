@@ -192,8 +192,9 @@ pub enum NotCommitted {
         /// Their bytes.
         bytes: u64,
     },
-    /// The disk is full, found while space was prepared. Free some space and try again.
-    #[error("no space for the next segment: {0}; free some space and try again")]
+    /// The disk is full, found while space was prepared or the file of a large body was written. Free
+    /// some space and try again.
+    #[error("the disk is full: {0}; free some space and try again")]
     StorageFull(DiskError),
     /// The process has as many files open as it may: they could not be opened to write to. Close or
     /// park some sessions, or raise the limit, and try again.

@@ -71,6 +71,7 @@ use std::time::Duration;
 pub(crate) use carried::Carried;
 use counters::MAX_COUNTER;
 pub use counters::{Lsn, Seq};
+pub(crate) use directory::{read_full, uninterrupted, write_all};
 pub use error::{
     AppendError, CloseError, Damage, DiskError, Fault, FaultCause, NotCommitted, OpenError,
     Operation, ReadError,
@@ -81,8 +82,8 @@ pub use fork::{ForkError, ForkPoint};
 pub use frame::FrameKind;
 pub use inspect::{InspectError, InspectedFrame, Part, inspect};
 pub use lenient::UnreadableBlock;
-pub(crate) use names::LOCK;
 pub use names::SegmentName;
+pub(crate) use names::{LOCK, QUARANTINE};
 pub use opening::Opening;
 pub use options::{JournalOptions, Owner};
 pub(crate) use progress::Watch;
@@ -97,6 +98,7 @@ use rot::RotCell;
 pub(crate) use ticket::Sink;
 pub use ticket::{AppendTicket, Stalled};
 pub use workers::Workers;
+pub(crate) use workers::{Chore, Serve};
 
 use crate::identity::SessionId;
 pub use crate::vfs::Holder;

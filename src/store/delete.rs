@@ -192,7 +192,7 @@ impl Store {
     /// What the log of a session says, tombstone or not; `None` if there is no session.
     fn present(&self, id: SessionId) -> Result<Option<Listed>, OpenError> {
         match JournalView::open(self.inner.vfs.clone(), &self.session_dir(id)) {
-            Ok(view) => Ok(listed(id, &view, &self.inner.options.limits)),
+            Ok(view) => Ok(listed(&self.decoder(id), &view)),
             Err(OpenError::NotFound { .. }) => Ok(None),
             Err(error) => Err(error),
         }

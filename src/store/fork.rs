@@ -3,7 +3,7 @@
 use super::carry::CarryRecord;
 use super::making::{Maker, Making, MakingError};
 use super::open::Prologue;
-use super::restore::{Start, fold};
+use super::restore::{Bounds, Start, fold};
 use super::state::SessionState;
 use super::{Mode, OpenReport, Refusal, ReplayError, Session, SessionError, Store};
 use crate::event::{Body, Forked, SessionChanged};
@@ -208,7 +208,11 @@ impl Store {
         let carry = CarryRecord::bytes_of(&state);
         let (vfs, dir) = (self.inner.vfs.clone(), &making.dir);
         let made = point.fork(vfs, dir, child, &options.journal, &payloads, carry);
-        let made = made.map_err(ForkError::Journal);
+        let made = made.map_err(ForkError::Journal).and_then(|()| {
+            let bodies = self.decoder(point.session()).blobs;
+            let linked = bodies.link_for(dir, point.seq());
+            linked.map_err(|error| MakingError::Disk(error).into())
+        });
         let published = made.and_then(|()| Ok(making.publish(self, child)?));
         making.leave(self);
         published
@@ -220,8 +224,12 @@ impl Store {
         let carried = point.newest_carry(|carried| CarryRecord::restore(carried, options));
         let start = Start::at(carried, options);
         let entries = point.read(start.last.next());
-        let bounds = (point.lsn(), Lsn::ZERO);
-        let folded = fold(point.session(), start, entries, bounds, options);
+        let bounds = Bounds {
+            watermark: point.lsn(),
+            finished: Lsn::ZERO,
+            publishes: false,
+        };
+        let folded = fold(&self.decoder(point.session()), start, entries, &bounds);
         match folded.unreadable {
             Some(error) => Err(error.into()),
             None => Ok(folded.state),

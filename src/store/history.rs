@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::boundary::SessionCore;
 use super::committed::Committed;
 use super::marks::Marks;
-use super::replay::{Order, Replay, decode};
+use super::replay::{Order, Replay};
 use super::{ReplayError, Session};
 use crate::content::{Message, UserMessage};
 use crate::event::{Body, Event, Kind, StepDone, decode_header};
@@ -334,7 +334,7 @@ impl Session {
                 if items.len() >= messages {
                     break;
                 }
-                if let Some((committed, _)) = decode(core.id, entry, &core.limits)? {
+                if let Some((committed, _)) = core.decoder.decode(entry)? {
                     for item in items_of(committed.event(), committed.seq())
                         .into_iter()
                         .rev()
@@ -366,7 +366,7 @@ impl Session {
                 }
             })?;
             if let Some(entry) = found {
-                let decoded = decode(core.id, &entry, &core.limits)?;
+                let decoded = core.decoder.decode(&entry)?;
                 return Ok(decoded.and_then(|(committed, _)| committed.typed()));
             }
         }

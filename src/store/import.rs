@@ -9,14 +9,17 @@ use std::io::BufRead;
 use std::sync::Arc;
 
 use super::Store;
+use super::blobs::{BlobName, Blobs};
 use super::boundary::lock;
 use super::carry::LiveState;
 use super::committed::Committed;
 use super::making::{Maker, Making};
 use super::state::SessionState;
-use crate::event::{Body, DecodeError, Event, Key, Kind, encode_record, from_line, max_line};
+use crate::event::{
+    Body, DecodeError, Event, Key, Kind, body_in, encode_record, from_line, max_line, refer_outside,
+};
 use crate::identity::SessionId;
-use crate::journal::{Journal, NewRecord, Owner, Placed};
+use crate::journal::{Journal, NewRecord, Owner, Placed, Seq};
 use crate::sync::Mutex;
 pub use error::ImportError;
 use lines::Lines;
@@ -100,8 +103,18 @@ struct Importing<'a> {
     numbers: Numbers,
     state: Arc<Mutex<SessionState>>,
     journal: Option<Journal>,
-    batch: Vec<(Event, Option<Key>, Vec<u8>)>,
+    /// Where large bodies go.
+    blobs: Option<Blobs>,
+    batch: Vec<Imported>,
     bytes: usize,
+}
+
+/// An event with its key and its record, of so many bytes in all.
+struct Imported {
+    event: Event,
+    key: Option<Key>,
+    payload: Vec<u8>,
+    length: usize,
 }
 
 impl<'a> Importing<'a> {
@@ -120,6 +133,7 @@ impl<'a> Importing<'a> {
             numbers: Numbers::default(),
             state: Arc::new(Mutex::new(SessionState::new(&store.inner.options))),
             journal: None,
+            blobs: None,
             batch: Vec::new(),
             bytes: 0,
         }
@@ -205,7 +219,12 @@ impl<'a> Importing<'a> {
         self.report.events += 1;
         self.report.keys += u64::from(key.is_some());
         self.bytes += payload.len();
-        self.batch.push((event, key, payload));
+        self.batch.push(Imported {
+            event,
+            key,
+            length: payload.len(),
+            payload,
+        });
         Ok(())
     }
 
@@ -252,17 +271,21 @@ impl<'a> Importing<'a> {
             return Ok(());
         }
         let session = self.report.session;
-        let payloads = self
-            .batch
-            .iter()
-            .map(|(_, _, payload)| NewRecord { session, payload });
+        let place = match place {
+            Some(place) => place,
+            None => place.insert(Making::new(self.store, Maker::Import)?),
+        };
+        self.write_bodies(place)?;
+        let payloads = self.batch.iter().map(|imported| NewRecord {
+            session,
+            payload: &imported.payload,
+        });
         let records: Vec<NewRecord<'_>> = payloads.collect();
         let receipt = match &self.journal {
             Some(journal) => journal
                 .append(&records, None)
                 .map_err(|source| ImportError::Append { line, source })?,
             None => {
-                let place = place.insert(Making::new(self.store, Maker::Import)?);
                 let carry = Arc::new(LiveState(self.state.clone()));
                 let options = &self.store.inner.options;
                 let opening = Journal::create(
@@ -279,11 +302,44 @@ impl<'a> Importing<'a> {
         };
         let mut state = lock(&self.state);
         let placed: Vec<Placed> = receipt.records.iter().copied().collect();
-        for ((event, key, payload), placed) in self.batch.drain(..).zip(placed) {
-            let committed = Committed::live(event, placed.seq, placed.lsn, payload.len());
+        for (imported, placed) in self.batch.drain(..).zip(placed) {
+            let Imported {
+                event, key, length, ..
+            } = imported;
+            let committed = Committed::live(event, placed.seq, placed.lsn, length);
             state.apply(&committed, key.as_ref(), Some(placed.position));
         }
         self.bytes = 0;
+        Ok(())
+    }
+
+    /// Writes the large bodies of the batch, under the names of the records that they will have: nobody
+    /// else appends here.
+    fn write_bodies(&mut self, place: &Making) -> Result<(), ImportError> {
+        let threshold = self.store.inner.options.blob_threshold;
+        let last = lock(&self.state).last;
+        let is_large = |imported: &Imported| {
+            imported.event.kind().may_stand_outside()
+                && body_in(&imported.payload).len() >= threshold
+        };
+        let numbered = self.batch.iter().zip(last.get() + 1..);
+        let files: Vec<(BlobName, &[u8])> = numbered
+            .filter(|(imported, _)| is_large(imported))
+            .map(|(imported, seq)| {
+                let name = BlobName::of(Seq::new(seq), imported.event.header.event_id);
+                (name, body_in(&imported.payload))
+            })
+            .collect();
+        if files.is_empty() {
+            return Ok(());
+        }
+        let blobs = self
+            .blobs
+            .get_or_insert_with(|| Blobs::of(&self.store.inner.vfs, &place.dir));
+        blobs.write(&files)?;
+        for imported in self.batch.iter_mut().filter(|imported| is_large(imported)) {
+            refer_outside(&mut imported.payload);
+        }
         Ok(())
     }
 

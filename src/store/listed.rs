@@ -3,10 +3,9 @@
 use super::ReplayError;
 use super::carry::CarryRecord;
 use super::metadata::Metadata;
-use super::replay::decode;
+use super::replay::{Decoder, Recorded};
 use super::state::{ForkedFrom, SessionState, TurnEnd};
-use crate::event::Limits;
-use crate::identity::{SessionId, Timestamp};
+use crate::identity::Timestamp;
 use crate::journal::{Damage, Entry, FrameKind, JournalView, Lsn, ReadError, Seq};
 
 /// What a session is doing, as far as its log says.
@@ -96,10 +95,9 @@ impl Listed {
 
 /// What a log says, by its tail and the carry record before it, and whether its head can be read;
 /// `None` for a session whose creation was cut off.
-pub(super) fn listed(id: SessionId, view: &JournalView, limits: &Limits) -> Option<Listed> {
+pub(super) fn listed(decoder: &Decoder, view: &JournalView) -> Option<Listed> {
     let mut reading = Reading {
-        id,
-        limits,
+        decoder,
         state: SessionState::default(),
         unreadable: None,
     };
@@ -133,8 +131,7 @@ pub(super) fn listed(id: SessionId, view: &JournalView, limits: &Limits) -> Opti
 
 /// The fold of what a listing reads (P4).
 struct Reading<'a> {
-    id: SessionId,
-    limits: &'a Limits,
+    decoder: &'a Decoder,
     state: SessionState,
     unreadable: Option<ReplayError>,
 }
@@ -143,14 +140,16 @@ impl Reading<'_> {
     /// Whether the entry was an event of the session. The first that cannot be read is kept.
     fn take(&mut self, entry: Result<Entry, ReadError>) -> bool {
         let read = entry.map_err(ReplayError::from).and_then(|entry| {
-            let event = match entry.kind {
-                FrameKind::Record => decode(self.id, &entry, self.limits)?,
-                _ => return Ok(false),
-            };
-            match event {
-                Some((committed, _)) => self.state.apply(&committed, None, None),
+            if entry.kind != FrameKind::Record {
+                return Ok(false);
+            }
+            match self.decoder.look(&entry)? {
+                Recorded::Event(committed, _) => self.state.apply(&committed, None, None),
+                Recorded::Outside(record) => {
+                    self.state.apply_outside(entry.seq, &record, entry.position);
+                }
                 // An optional event of a newer version.
-                None => self.state.last = entry.seq,
+                Recorded::Skipped => self.state.last = entry.seq,
             }
             Ok(true)
         });

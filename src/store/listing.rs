@@ -5,13 +5,14 @@
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
+use super::blobs::Blobs;
 use super::carry::CarryRecord;
 use super::catalog::Known;
 use super::committed::Committed;
 use super::delete::session_names;
 use super::listed::{Listed, SessionStatus, listed};
 use super::making::is_making;
-use super::replay::{Order, decode};
+use super::replay::{Decoder, Order};
 use super::state::SessionState;
 use super::tombstone;
 use super::{ReplayError, SESSIONS, Store, StoreError, list};
@@ -115,7 +116,7 @@ impl Store {
                 // Created halfway, and never acknowledged: there is no session.
                 Err(OpenError::NotFound { .. }) => continue,
                 Err(error) => Err(error),
-                Ok(view) => match listed(id, &view, &self.inner.options.limits) {
+                Ok(view) => match listed(&self.decoder(id), &view) {
                     Some(listed) => {
                         if let Some(names) = names.flatten() {
                             known.read(id, names, &view, &listed);
@@ -145,6 +146,15 @@ impl Store {
                 found,
             }),
             _ => Ok(view),
+        }
+    }
+
+    /// Reads the records of a session.
+    pub(super) fn decoder(&self, id: SessionId) -> Decoder {
+        Decoder {
+            session: id,
+            limits: self.inner.options.limits,
+            blobs: Blobs::of(&self.inner.vfs, &self.session_dir(id)),
         }
     }
 
@@ -194,6 +204,7 @@ impl Store {
             unreadable: Vec::new(),
             quarantined: view.quarantined().map_err(OpenError::Disk)?,
         };
+        let decoder = self.decoder(id);
         let mut order = Order::from(Seq::new(1));
         let mut fold = Carried::new(view)?;
         view.replay_begins(Lsn::ZERO, watch);
@@ -233,7 +244,7 @@ impl Store {
             }
             last_record = entry.lsn;
             report.last_seq = entry.seq;
-            match decode(id, &entry, &self.inner.options.limits) {
+            match decoder.decode(&entry) {
                 Ok(Some((committed, _))) => {
                     fold.take(&committed);
                     report.events += 1;

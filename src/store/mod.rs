@@ -5,6 +5,7 @@
 //! makes state of events in `state`, opening after a crash in `open`.
 
 mod backup;
+mod blobs;
 mod boundary;
 mod carry;
 #[cfg_attr(
@@ -38,6 +39,7 @@ mod marks;
 mod metadata;
 mod open;
 mod options;
+mod outside;
 mod pages;
 mod pending;
 mod purge;
@@ -46,7 +48,9 @@ mod replay;
 mod restore;
 mod root;
 mod session;
+mod settled;
 mod state;
+mod taken;
 mod tombstone;
 mod turn;
 
@@ -65,7 +69,8 @@ pub use delete::{
 pub use draft::{Draft, StepDraft};
 pub use effects::{SettleError, UnknownEffect};
 pub use error::{
-    CommitError, OrderError, Refusal, ReplayError, SessionCloseError, SessionError, StoreError,
+    BodyProblem, CommitError, OrderError, Refusal, ReplayError, SessionCloseError, SessionError,
+    StoreError,
 };
 pub use export::{ExportError, ExportReport};
 pub use fork::{ForkError, ForkSpec};

@@ -158,12 +158,14 @@ impl Pending {
             Body::ToolIntentSettled(settled) => {
                 drop(self.effects.take(&settled.tool_execution_id));
             }
-            Body::StepDone(_) => {
-                self.answers.take_step((at.loop_id, at.step));
-                self.effects.take_step((at.loop_id, at.step));
-            }
             _ => {}
         }
+    }
+
+    /// A step is there: its answers are used, and its intents are settled.
+    pub(super) fn take_step(&mut self, step: (LoopId, StepId)) {
+        self.answers.take_step(step);
+        self.effects.take_step(step);
     }
 
     fn close(&mut self, resolved: &GateResolved, seq: Seq) {

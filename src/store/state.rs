@@ -14,8 +14,8 @@ use super::marks::Marks;
 use super::metadata::Metadata;
 use super::options::StoreOptions;
 use super::pending::{Pending, PendingAdmission};
-use crate::event::{Body, Event, Key, Kind};
-use crate::identity::{AgentName, LoopId, SessionId, Timestamp, TurnId};
+use crate::event::{Body, Event, Key, Kind, RecordHeader};
+use crate::identity::{AgentName, Coordinates, LoopId, SessionId, Timestamp, TurnId};
 use crate::journal::{Position, Seq};
 
 /// A turn that has begun and not ended.
@@ -132,16 +132,64 @@ impl SessionState {
         key: Option<&Key>,
         position: Option<Position>,
     ) {
-        self.last = committed.seq();
-        if let Some((key, position)) = key.zip(position) {
-            self.keys.remember(key, committed.seq(), position);
-        }
-        let event = committed.event();
-        if let Some(at) = event.header.created_at {
-            self.last_active = Some(at);
-        }
+        let header = &committed.event().header;
+        self.note(committed.seq(), header.created_at, key.zip(position));
+        self.fold_header(committed.event().kind(), header.coordinates);
         self.fold(committed);
         self.contexts.take(committed);
+    }
+
+    /// Takes a durable event in whose body stands in a file: there are only such kinds as do nothing
+    /// to the state that their header does not say. No context is in memory yet.
+    pub(super) fn apply_outside(
+        &mut self,
+        seq: Seq,
+        record: &RecordHeader<'_>,
+        position: Position,
+    ) {
+        let key = record.key.as_ref();
+        self.note(seq, record.created_at, key.zip(Some(position)));
+        let coordinates = Coordinates {
+            loop_id: record.loop_id,
+            turn: record.turn,
+            step: record.step,
+            ..Coordinates::default()
+        };
+        if let Some(kind) = record.kind {
+            self.fold_header(kind, coordinates);
+        }
+    }
+
+    fn note(&mut self, seq: Seq, at: Option<Timestamp>, keyed: Option<(&Key, Position)>) {
+        self.last = seq;
+        if let Some((key, position)) = keyed {
+            self.keys.remember(key, seq, position);
+        }
+        self.last_active = at.or(self.last_active);
+    }
+
+    /// The part of the fold for which a header suffices: all that is done by the kinds whose bodies may
+    /// stand outside ([`Kind::may_stand_outside`]).
+    fn fold_header(&mut self, kind: Kind, at: Coordinates) {
+        if kind == Kind::StepDone {
+            self.steps = self.steps.saturating_add(1);
+            self.pending.take_step((at.loop_id, at.step));
+        }
+        let Some(state) = self.find_mut(at.loop_id) else {
+            return;
+        };
+        if kind == Kind::TurnStarted {
+            state.turns = state.turns.saturating_add(1);
+            state.last_step = None;
+            state.open = Some(OpenTurn {
+                loop_id: at.loop_id,
+                turn: at.turn,
+                index: state.turns,
+            });
+        } else if kind.ends_turn() {
+            state.open = None;
+            state.last_step = None;
+        }
     }
 
     fn fold(&mut self, committed: &Committed) {
@@ -178,10 +226,6 @@ impl SessionState {
                     });
                 }
             }
-            Body::StepDone(_) => {
-                self.steps = self.steps.saturating_add(1);
-                self.fold_loop(committed);
-            }
             _ => self.fold_loop(committed),
         }
     }
@@ -194,23 +238,10 @@ impl SessionState {
             return;
         };
         match &event.body {
-            Body::TurnStarted(_) => {
-                state.turns = state.turns.saturating_add(1);
-                state.last_step = None;
-                state.open = Some(OpenTurn {
-                    loop_id: at.loop_id,
-                    turn: at.turn,
-                    index: state.turns,
-                });
-            }
             Body::StepDone(_) if state.open.is_some() => {
                 state.last_step = Some(committed.shared());
             }
             Body::ContextCompacted(_) | Body::Rewound(_) => state.marks.fold(&event.body, seq),
-            body if body.kind().ends_turn() => {
-                state.open = None;
-                state.last_step = None;
-            }
             _ => {}
         }
     }

@@ -10,8 +10,10 @@ use crate::event::Limits;
 use crate::identity::SessionId;
 use crate::journal::{JournalView, Names, Owner};
 use crate::store::SESSIONS;
+use crate::store::blobs::Blobs;
 use crate::store::delete::session_names;
 use crate::store::listed::listed;
+use crate::store::replay::Decoder;
 use crate::store::tombstone::{self, DELETED};
 use crate::vfs::Vfs;
 
@@ -39,7 +41,12 @@ impl Logs {
         if !matches!(view.owner(), Owner::Session(found) if found == id) {
             return None;
         }
-        let listed = listed(id, &view, &self.limits)?;
+        let decoder = Decoder {
+            session: id,
+            limits: self.limits,
+            blobs: Blobs::of(&self.vfs, &journal),
+        };
+        let listed = listed(&decoder, &view)?;
         made(id, names, &view, &listed)
     }
 
