@@ -120,7 +120,7 @@ fn replay_open_and_result() {
     let names = ["open_mib", "clean_ms", "read_only_ms", "killed_ms"];
     assert_eq!(last_line(&opened, &names)["open_mib"], 2);
     let committed = stdout(&bench(folder.path(), &["--result", "8", "--json"]));
-    let names = ["blob_ms", "inline_ms", "ratio"];
+    let names = ["result_kib", "blob_ms", "inline_ms", "ratio"];
     assert_eq!(last_line(&committed, &names)["result_kib"], 8);
     assert!(is_empty(folder.path()));
 }
