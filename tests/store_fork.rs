@@ -10,6 +10,7 @@
 
 mod store_support;
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use stepwell::event::{Control, Event, Forked, Gate, GateOpened, Prompt, Resolver, ToolIntent};
@@ -31,7 +32,20 @@ fn small() -> StoreOptions {
             max_capacity: 4096,
             ..JournalOptions::default()
         },
+        blob_threshold: THRESHOLD.get(),
         ..options()
+    }
+}
+
+thread_local! {
+    static THRESHOLD: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+/// Once with all bodies in the log, once with those of steps in files.
+fn wherever_bodies_stand(test: impl Fn()) {
+    for threshold in [usize::MAX, 400] {
+        THRESHOLD.set(threshold);
+        test();
     }
 }
 
@@ -139,56 +153,58 @@ fn is_child(child: &Session, parent: &Session, at: Seq) {
 /// At each step and each end of a turn; parent open here, in another process, and closed.
 #[test]
 fn a_child_has_what_its_parent_had_at_that_record() {
-    for state in ["live", "elsewhere", "closed", "killed"] {
-        let disk = quiet();
-        let store = store_with(&disk, small());
-        let parent = store
-            .create_session(SessionSpec::new().id(id(1)).title("mother"))
-            .unwrap();
-        let moments = grow(&parent, 4, 3);
-        parent.witness().unwrap();
-        let mut other = None;
-        match state {
-            "live" => other = Some(parent),
-            "elsewhere" => other = Some(parent),
-            "closed" => parent.close().unwrap(),
-            _ => drop(parent),
-        }
-        let forking = match state {
-            "live" => store.clone(),
-            _ => store_with(&disk, small()),
-        };
-        for (at, expected) in &moments {
-            let (child, report) = forking.fork(id(1), ForkSpec::at(*at)).unwrap();
-            assert!(report.is_clean());
-            let parent = match &other {
-                Some(open) => open.clone(),
-                None => forking.open_session(id(1), Mode::Read).unwrap().0,
+    wherever_bodies_stand(|| {
+        for state in ["live", "elsewhere", "closed", "killed"] {
+            let disk = quiet();
+            let store = store_with(&disk, small());
+            let parent = store
+                .create_session(SessionSpec::new().id(id(1)).title("mother"))
+                .unwrap();
+            let moments = grow(&parent, 4, 3);
+            parent.witness().unwrap();
+            let mut other = None;
+            match state {
+                "live" => other = Some(parent),
+                "elsewhere" => other = Some(parent),
+                "closed" => parent.close().unwrap(),
+                _ => drop(parent),
+            }
+            let forking = match state {
+                "live" => store.clone(),
+                _ => store_with(&disk, small()),
             };
-            is_child(&child, &parent, *at);
-            assert_eq!(&seen(&child), expected, "{state} at {at}");
-            assert!(forking.verify(child.id()).unwrap().is_intact());
-            // It goes on, and what it says is not its parent's.
-            let mut main = child.loop_by_name("main").unwrap().unwrap();
-            let mut turn = main.begin_turn(UserMessage::text("my own way")).unwrap();
-            turn.commit_step(text_step("gone")).unwrap();
-            turn.finish().unwrap();
-            drop(main);
-            let after = seen(&child);
-            child.close().unwrap();
-            let again = forking.open_session(child.id(), Mode::Write).unwrap().0;
-            assert_eq!(seen(&again), after);
-            assert_eq!(
-                again.forked_from().map(|from| (from.parent, from.at)),
-                Some((id(1), *at))
-            );
+            for (at, expected) in &moments {
+                let (child, report) = forking.fork(id(1), ForkSpec::at(*at)).unwrap();
+                assert!(report.is_clean());
+                let parent = match &other {
+                    Some(open) => open.clone(),
+                    None => forking.open_session(id(1), Mode::Read).unwrap().0,
+                };
+                is_child(&child, &parent, *at);
+                assert_eq!(&seen(&child), expected, "{state} at {at}");
+                assert!(forking.verify(child.id()).unwrap().is_intact());
+                // It goes on, and what it says is not its parent's.
+                let mut main = child.loop_by_name("main").unwrap().unwrap();
+                let mut turn = main.begin_turn(UserMessage::text("my own way")).unwrap();
+                turn.commit_step(text_step("gone")).unwrap();
+                turn.finish().unwrap();
+                drop(main);
+                let after = seen(&child);
+                child.close().unwrap();
+                let again = forking.open_session(child.id(), Mode::Write).unwrap().0;
+                assert_eq!(seen(&again), after);
+                assert_eq!(
+                    again.forked_from().map(|from| (from.parent, from.at)),
+                    Some((id(1), *at))
+                );
+            }
+            let parent = match other {
+                Some(open) => open,
+                None => forking.open_session(id(1), Mode::Write).unwrap().0,
+            };
+            assert_eq!(seen(&parent), moments.last().unwrap().1);
         }
-        let parent = match other {
-            Some(open) => open,
-            None => forking.open_session(id(1), Mode::Write).unwrap().0,
-        };
-        assert_eq!(seen(&parent), moments.last().unwrap().1);
-    }
+    });
 }
 
 /// Keys, turns, gates and intents at the fork point.
@@ -371,51 +387,53 @@ fn places_and_ids_that_cannot_be_are_refused_and_leave_nothing() {
 /// Deleting, repairing, exporting and backing up either leaves the other as it was, byte for byte.
 #[test]
 fn parent_and_child_are_deleted_and_copied_apart() {
-    for parent_first in [true, false] {
-        let disk = quiet();
-        let store = store_with(&disk, small());
-        let parent = store.create_session(SessionSpec::new().id(id(1))).unwrap();
-        let moments = grow(&parent, 4, 3);
-        let (at, expected) = &moments[moments.len() - 3];
-        let (child, _) = store.fork(id(1), ForkSpec::at(*at).id(id(2))).unwrap();
-        grow(&child, 2, 2);
-        let whole = [seen(&parent), seen(&child)];
-        let [mut lines_of_parent, mut lines_of_child] = [Vec::new(), Vec::new()];
-        parent.export(&mut lines_of_parent).unwrap();
-        child.export(&mut lines_of_child).unwrap();
-        parent.close().unwrap();
-        child.close().unwrap();
-        drop((parent, child));
-        // A backup and an import of each are sessions that share nothing.
-        let report = store.backup("/backup").unwrap();
-        assert!(report.is_complete());
-        let imported = store
-            .import(&lines_of_child[..], ImportId::New(id(3)))
-            .unwrap();
-        assert_eq!(imported.session, id(3));
-        store.repair(id(2), "/repaired", false).unwrap();
-        let (gone, stays) = if parent_first { (1, 2) } else { (2, 1) };
-        let receipt = store.delete_session(id(gone)).unwrap();
-        assert!(receipt.bytes > 0);
-        disk.power_loss(PowerLoss::DropAll);
-        let store = store_with(&disk, small());
-        assert!(store.verify(id(stays)).unwrap().is_intact());
-        let backup = Store::on(Arc::new(disk.clone()), "/backup", small()).unwrap();
-        let left = store.open_session(id(stays), Mode::Write).unwrap().0;
-        assert_eq!(seen(&left), whole[stays as usize - 1]);
-        let (grandchild, _) = store.fork(id(stays), ForkSpec::at(*at)).unwrap();
-        assert_eq!(&seen(&grandchild), expected);
-        for (number, whole) in [(1, &whole[0]), (2, &whole[1])] {
-            assert!(backup.verify(id(number)).unwrap().is_intact());
-            let copy = backup.open_session(id(number), Mode::Read).unwrap().0;
-            assert_eq!(&seen(&copy), whole);
+    wherever_bodies_stand(|| {
+        for parent_first in [true, false] {
+            let disk = quiet();
+            let store = store_with(&disk, small());
+            let parent = store.create_session(SessionSpec::new().id(id(1))).unwrap();
+            let moments = grow(&parent, 4, 3);
+            let (at, expected) = &moments[moments.len() - 3];
+            let (child, _) = store.fork(id(1), ForkSpec::at(*at).id(id(2))).unwrap();
+            grow(&child, 2, 2);
+            let whole = [seen(&parent), seen(&child)];
+            let [mut lines_of_parent, mut lines_of_child] = [Vec::new(), Vec::new()];
+            parent.export(&mut lines_of_parent).unwrap();
+            child.export(&mut lines_of_child).unwrap();
+            parent.close().unwrap();
+            child.close().unwrap();
+            drop((parent, child));
+            // A backup and an import of each are sessions that share nothing.
+            let report = store.backup("/backup").unwrap();
+            assert!(report.is_complete());
+            let imported = store
+                .import(&lines_of_child[..], ImportId::New(id(3)))
+                .unwrap();
+            assert_eq!(imported.session, id(3));
+            store.repair(id(2), "/repaired", false).unwrap();
+            let (gone, stays) = if parent_first { (1, 2) } else { (2, 1) };
+            let receipt = store.delete_session(id(gone)).unwrap();
+            assert!(receipt.bytes > 0);
+            disk.power_loss(PowerLoss::DropAll);
+            let store = store_with(&disk, small());
+            assert!(store.verify(id(stays)).unwrap().is_intact());
+            let backup = Store::on(Arc::new(disk.clone()), "/backup", small()).unwrap();
+            let left = store.open_session(id(stays), Mode::Write).unwrap().0;
+            assert_eq!(seen(&left), whole[stays as usize - 1]);
+            let (grandchild, _) = store.fork(id(stays), ForkSpec::at(*at)).unwrap();
+            assert_eq!(&seen(&grandchild), expected);
+            for (number, whole) in [(1, &whole[0]), (2, &whole[1])] {
+                assert!(backup.verify(id(number)).unwrap().is_intact());
+                let copy = backup.open_session(id(number), Mode::Read).unwrap().0;
+                assert_eq!(&seen(&copy), whole);
+            }
+            let copy = store.open_session(id(3), Mode::Read).unwrap().0;
+            assert_eq!(seen(&copy), whole[1]);
+            let repaired = Store::on(Arc::new(disk.clone()), "/repaired", small()).unwrap();
+            let copy = repaired.open_session(id(2), Mode::Read).unwrap().0;
+            assert_eq!(seen(&copy), whole[1]);
         }
-        let copy = store.open_session(id(3), Mode::Read).unwrap().0;
-        assert_eq!(seen(&copy), whole[1]);
-        let repaired = Store::on(Arc::new(disk.clone()), "/repaired", small()).unwrap();
-        let copy = repaired.open_session(id(2), Mode::Read).unwrap().0;
-        assert_eq!(seen(&copy), whole[1]);
-    }
+    });
 }
 
 /// Bytes written and files made by a fork.
@@ -493,218 +511,263 @@ fn judge(image: &SimVfs, expected: &Seen, parent: &Seen, acknowledged: bool) -> 
 /// whole or absent, and the parent untouched.
 #[test]
 fn a_fork_that_is_cut_off_is_whole_or_absent() {
-    let disk = quiet();
-    let store = store_with(&disk, small());
-    let parent = store.create_session(SessionSpec::new().id(id(1))).unwrap();
-    let moments = grow(&parent, 2, 4);
-    let (at, expected) = &moments[moments.len() - 3];
-    let whole = seen(&parent);
-    parent.close().unwrap();
-    drop((parent, store));
-    let mut seen_there = [0, 0];
-    for calls in 0.. {
-        let run = disk.snapshot();
-        run.set_tracing(false);
-        run.crash_after(calls);
-        let store = Store::on(Arc::new(run.clone()), "/store", small());
-        let forked = store.map(|store| store.fork(id(1), ForkSpec::at(*at).id(id(2))).is_ok());
-        let finished = matches!(forked, Ok(true));
-        let kept = run.snapshot();
-        kept.set_tracing(false);
-        seen_there[usize::from(judge(&kept, expected, &whole, finished))] += 1;
-        for loss in [
-            PowerLoss::DropAll,
-            PowerLoss::KeepAll,
-            PowerLoss::Seeded(calls),
-        ] {
-            let image = run.snapshot();
-            image.set_tracing(false);
-            image.power_loss(loss);
-            judge(&image, expected, &whole, finished);
+    wherever_bodies_stand(|| {
+        let disk = quiet();
+        let store = store_with(&disk, small());
+        let parent = store.create_session(SessionSpec::new().id(id(1))).unwrap();
+        let moments = grow(&parent, 2, 4);
+        let (at, expected) = &moments[moments.len() - 3];
+        let whole = seen(&parent);
+        parent.close().unwrap();
+        drop((parent, store));
+        let mut seen_there = [0, 0];
+        for calls in 0.. {
+            let run = disk.snapshot();
+            run.set_tracing(false);
+            run.crash_after(calls);
+            let store = Store::on(Arc::new(run.clone()), "/store", small());
+            let forked = store.map(|store| store.fork(id(1), ForkSpec::at(*at).id(id(2))).is_ok());
+            let finished = matches!(forked, Ok(true));
+            let kept = run.snapshot();
+            kept.set_tracing(false);
+            seen_there[usize::from(judge(&kept, expected, &whole, finished))] += 1;
+            for loss in [
+                PowerLoss::DropAll,
+                PowerLoss::KeepAll,
+                PowerLoss::Seeded(calls),
+            ] {
+                let image = run.snapshot();
+                image.set_tracing(false);
+                image.power_loss(loss);
+                judge(&image, expected, &whole, finished);
+            }
+            if finished {
+                break;
+            }
         }
-        if finished {
-            break;
-        }
-    }
-    println!("absent {}, whole {}", seen_there[0], seen_there[1]);
-    assert!(seen_there[0] > 10 && seen_there[1] > 5, "{seen_there:?}");
+        println!("absent {}, whole {}", seen_there[0], seen_there[1]);
+        assert!(seen_there[0] > 10 && seen_there[1] > 5, "{seen_there:?}");
+    });
 }
 
 /// A call of a fork fails, each in turn and in each manner: there is no child then, or it is whole, and
 /// the parent goes on.
 #[test]
 fn a_fork_whose_disk_fails_is_whole_or_absent() {
-    let disk = quiet();
-    let store = store_with(&disk, small());
-    let parent = store.create_session(SessionSpec::new().id(id(1))).unwrap();
-    let moments = grow(&parent, 2, 4);
-    let (at, expected) = &moments[moments.len() - 3];
-    let whole = seen(&parent);
-    parent.close().unwrap();
-    drop((parent, store));
-    let kinds = [
-        FaultKind::Eio,
-        FaultKind::Enospc,
-        FaultKind::Emfile,
-        FaultKind::ShortWrite(0),
-        FaultKind::SyncKept(PowerLoss::DropAll),
-        FaultKind::DirSync(PowerLoss::DropAll),
-    ];
-    for kind in kinds {
-        let (mut failed, mut forked) = (0, 0);
-        for skip in 0.. {
-            let run = disk.snapshot();
-            run.set_tracing(false);
-            let store = store_with(&run, small());
-            let ours = |op: &Op| op.path().starts_with("/store/sessions");
-            run.fail_nth(ours, skip, kind);
-            let outcome = store.fork(id(1), ForkSpec::at(*at).id(id(2)));
-            let fired = run.faults_fired() > 0;
-            run.clear_faults();
-            let there = match &outcome {
-                Ok(_) => true,
-                Err(ForkError::Unopened { child, .. }) => *child == id(2),
-                Err(_) => false,
-            };
-            assert!(outcome.is_ok() || fired, "{kind:?} {skip}: {outcome:?}");
-            failed += usize::from(outcome.is_err());
-            forked += usize::from(outcome.is_ok());
-            drop((outcome, store));
-            let kept = run.snapshot();
-            kept.set_tracing(false);
-            let found = judge(&kept, expected, &whole, there);
-            assert_eq!(found, there, "{kind:?} {skip}");
-            run.power_loss(PowerLoss::DropAll);
-            judge(&run, expected, &whole, there);
-            if !fired {
-                break;
+    wherever_bodies_stand(|| {
+        let disk = quiet();
+        let store = store_with(&disk, small());
+        let parent = store.create_session(SessionSpec::new().id(id(1))).unwrap();
+        let moments = grow(&parent, 2, 4);
+        let (at, expected) = &moments[moments.len() - 3];
+        let whole = seen(&parent);
+        parent.close().unwrap();
+        drop((parent, store));
+        let kinds = [
+            FaultKind::Eio,
+            FaultKind::Enospc,
+            FaultKind::Emfile,
+            FaultKind::ShortWrite(0),
+            FaultKind::SyncKept(PowerLoss::DropAll),
+            FaultKind::DirSync(PowerLoss::DropAll),
+        ];
+        for kind in kinds {
+            let (mut failed, mut forked) = (0, 0);
+            for skip in 0.. {
+                let run = disk.snapshot();
+                run.set_tracing(false);
+                let store = store_with(&run, small());
+                let ours = |op: &Op| op.path().starts_with("/store/sessions");
+                run.fail_nth(ours, skip, kind);
+                let outcome = store.fork(id(1), ForkSpec::at(*at).id(id(2)));
+                let fired = run.faults_fired() > 0;
+                run.clear_faults();
+                let there = match &outcome {
+                    Ok(_) => true,
+                    Err(ForkError::Unopened { child, .. }) => *child == id(2),
+                    Err(_) => false,
+                };
+                assert!(outcome.is_ok() || fired, "{kind:?} {skip}: {outcome:?}");
+                failed += usize::from(outcome.is_err());
+                forked += usize::from(outcome.is_ok());
+                drop((outcome, store));
+                let kept = run.snapshot();
+                kept.set_tracing(false);
+                let found = judge(&kept, expected, &whole, there);
+                assert_eq!(found, there, "{kind:?} {skip}");
+                run.power_loss(PowerLoss::DropAll);
+                judge(&run, expected, &whole, there);
+                if !fired {
+                    break;
+                }
             }
+            println!("{kind:?}: {failed} failed, {forked} went on");
+            assert!(failed > 2, "{kind:?}");
         }
-        println!("{kind:?}: {failed} failed, {forked} went on");
-        assert!(failed > 2, "{kind:?}");
+    });
+}
+
+/// Bodies in files go with their records: a fork has those up to its point, linked or copied, and no more.
+#[test]
+fn a_fork_has_the_bodies_of_its_records_and_no_more() {
+    THRESHOLD.set(400);
+    for copies in [false, true] {
+        let disk = quiet();
+        let store = store_with(&disk, small());
+        let parent = store.create_session(SessionSpec::new().id(id(1))).unwrap();
+        let moments = grow(&parent, 2, 3);
+        let (at, expected) = &moments[1];
+        let bodies = |of: u8| {
+            let dir = store.session_dir(id(of)).join("blobs");
+            let files = disk.files().into_iter();
+            let here = files.filter(|(path, _)| path.starts_with(&dir));
+            here.map(|(path, _)| path.file_name().unwrap().to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert!(bodies(1).len() > 2);
+        if copies {
+            let links = |op: &Op| matches!(op, Op::HardLink { path, .. } if path.to_string_lossy().contains("blobs"));
+            disk.fail_from(links, 0, FaultKind::Exdev);
+        }
+        let (child, _) = store.fork(id(1), ForkSpec::at(*at).id(id(2))).unwrap();
+        assert_eq!(disk.faults_fired() > 0, copies);
+        drop((child, parent));
+        disk.power_loss(PowerLoss::DropAll);
+        assert_eq!(bodies(2), bodies(1)[..2]);
+        let store = store_with(&disk, small());
+        store.delete_session(id(1)).unwrap();
+        let child = store.open_session(id(2), Mode::Write).unwrap().0;
+        assert_eq!(&seen(&child), expected);
+        assert!(store.verify(id(2)).unwrap().is_intact());
     }
 }
 
 /// Retention judges both apart: the parent goes, the child stays whole.
 #[test]
 fn retention_takes_a_parent_and_leaves_its_child() {
-    let disk = quiet();
-    let store = store_with(&disk, small());
-    let parent = store.create_session(SessionSpec::new().id(id(1))).unwrap();
-    let moments = grow(&parent, 3, 3);
-    let (at, _) = &moments[4];
-    parent.close().unwrap();
-    let (child, _) = store.fork(id(1), ForkSpec::at(*at).id(id(2))).unwrap();
-    grow(&child, 1, 1);
-    let whole = seen(&child);
-    child.close().unwrap();
-    drop((parent, child));
-    let policy = stepwell::store::RetentionPolicy {
-        keep_last: Some(1),
-        ..Default::default()
-    };
-    let plan = store.retention(policy).unwrap();
-    assert_eq!(plan.remove.len(), 1);
-    assert_eq!((plan.remove[0].session, plan.kept), (id(1), 1));
-    let report = store.prune(&plan);
-    assert_eq!((report.deleted.len(), report.passed_over.len()), (1, 0));
-    disk.power_loss(PowerLoss::DropAll);
-    let store = store_with(&disk, small());
-    assert!(store.verify(id(2)).unwrap().is_intact());
-    let child = store.open_session(id(2), Mode::Write).unwrap().0;
-    assert_eq!(seen(&child), whole);
+    wherever_bodies_stand(|| {
+        let disk = quiet();
+        let store = store_with(&disk, small());
+        let parent = store.create_session(SessionSpec::new().id(id(1))).unwrap();
+        let moments = grow(&parent, 3, 3);
+        let (at, _) = &moments[4];
+        parent.close().unwrap();
+        let (child, _) = store.fork(id(1), ForkSpec::at(*at).id(id(2))).unwrap();
+        grow(&child, 1, 1);
+        let whole = seen(&child);
+        child.close().unwrap();
+        drop((parent, child));
+        let policy = stepwell::store::RetentionPolicy {
+            keep_last: Some(1),
+            ..Default::default()
+        };
+        let plan = store.retention(policy).unwrap();
+        assert_eq!(plan.remove.len(), 1);
+        assert_eq!((plan.remove[0].session, plan.kept), (id(1), 1));
+        let report = store.prune(&plan);
+        assert_eq!((report.deleted.len(), report.passed_over.len()), (1, 0));
+        disk.power_loss(PowerLoss::DropAll);
+        let store = store_with(&disk, small());
+        assert!(store.verify(id(2)).unwrap().is_intact());
+        let child = store.open_session(id(2), Mode::Write).unwrap().0;
+        assert_eq!(seen(&child), whole);
+    });
 }
 
 /// Within each call of a fork the parent commits, rolls and sweeps, or is closed and opened again.
 #[test]
 fn a_fork_while_the_parent_rolls_sweeps_and_is_taken_over() {
-    for (elsewhere, reopens) in [(false, false), (true, false), (true, true)] {
-        for moment in 0..400_u64 {
-            let disk = quiet();
-            let store = store_with(&disk, small());
-            let parent = store.create_session(SessionSpec::new().id(id(1))).unwrap();
-            let moments = grow(&parent, 2, 3);
-            parent.witness().unwrap();
-            let (at, expected) = &moments[moments.len() - 2];
-            let forking = match elsewhere {
-                true => store_with(&disk.new_process(), small()),
-                false => store.clone(),
-            };
-            let calls = AtomicU64::new(0);
-            let acting = Mutex::new(Some((store.clone(), parent)));
-            let back = Arc::new(Mutex::new(None));
-            let done = back.clone();
-            disk.set_hook(move |op| {
-                if op.path().starts_with("/store/sessions")
-                    && calls.fetch_add(1, Ordering::SeqCst) == moment
-                {
-                    let Some((store, parent)) = acting.lock().unwrap().take() else {
-                        return;
-                    };
-                    let parent = match reopens {
-                        true => {
-                            drop(parent);
-                            store.open_session(id(1), Mode::Write).unwrap().0
-                        }
-                        false => parent,
-                    };
-                    grow(&parent, 2, 4);
-                    *done.lock().unwrap() = Some((store, parent));
-                }
-            });
-            let forked = forking.fork(id(1), ForkSpec::at(*at).id(id(2)));
-            disk.clear_hook();
-            let (child, _) = forked.unwrap_or_else(|error| panic!("{moment}: {error}"));
-            assert_eq!(&seen(&child), expected, "{moment}");
-            let Some((store, parent)) = back.lock().unwrap().take() else {
-                assert!(moment > 40, "the moment never came");
-                break;
-            };
-            assert!(store.verify(id(1)).unwrap().is_intact());
-            assert!(store.verify(id(2)).unwrap().is_intact());
-            is_child(&child, &parent, *at);
+    wherever_bodies_stand(|| {
+        for (elsewhere, reopens) in [(false, false), (true, false), (true, true)] {
+            for moment in 0..400_u64 {
+                let disk = quiet();
+                let store = store_with(&disk, small());
+                let parent = store.create_session(SessionSpec::new().id(id(1))).unwrap();
+                let moments = grow(&parent, 2, 3);
+                parent.witness().unwrap();
+                let (at, expected) = &moments[moments.len() - 2];
+                let forking = match elsewhere {
+                    true => store_with(&disk.new_process(), small()),
+                    false => store.clone(),
+                };
+                let calls = AtomicU64::new(0);
+                let acting = Mutex::new(Some((store.clone(), parent)));
+                let back = Arc::new(Mutex::new(None));
+                let done = back.clone();
+                disk.set_hook(move |op| {
+                    if op.path().starts_with("/store/sessions")
+                        && calls.fetch_add(1, Ordering::SeqCst) == moment
+                    {
+                        let Some((store, parent)) = acting.lock().unwrap().take() else {
+                            return;
+                        };
+                        let parent = match reopens {
+                            true => {
+                                drop(parent);
+                                store.open_session(id(1), Mode::Write).unwrap().0
+                            }
+                            false => parent,
+                        };
+                        grow(&parent, 2, 4);
+                        *done.lock().unwrap() = Some((store, parent));
+                    }
+                });
+                let forked = forking.fork(id(1), ForkSpec::at(*at).id(id(2)));
+                disk.clear_hook();
+                let (child, _) = forked.unwrap_or_else(|error| panic!("{moment}: {error}"));
+                assert_eq!(&seen(&child), expected, "{moment}");
+                let Some((store, parent)) = back.lock().unwrap().take() else {
+                    assert!(moment > 40, "the moment never came");
+                    break;
+                };
+                assert!(store.verify(id(1)).unwrap().is_intact());
+                assert!(store.verify(id(2)).unwrap().is_intact());
+                is_child(&child, &parent, *at);
+            }
         }
-    }
+    });
 }
 
 /// What opening, changing and closing a child costs its parent: nothing, for years of it.
 #[test]
 fn a_child_is_opened_and_closed_without_a_byte_of_its_parent() {
-    let disk = quiet();
-    let store = store_with(&disk, small());
-    let parent = store.create_session(SessionSpec::new().id(id(1))).unwrap();
-    let moments = grow(&parent, 3, 3);
-    let dir = store.session_dir(id(1));
-    let bytes = || {
-        let files = disk
-            .files()
-            .into_iter()
-            .filter(|(path, _)| path.starts_with(&dir));
-        let read = files.map(|(path, _)| (path.clone(), disk.read_file(&path).unwrap()));
-        read.collect::<Vec<_>>()
-    };
-    let before = bytes();
-    for (number, (at, _)) in moments.iter().enumerate() {
-        let child = id(10 + number as u8);
-        let (mut session, _) = store.fork(id(1), ForkSpec::at(*at).id(child)).unwrap();
-        for _ in 0..2 {
-            grow(&session, 2, 2);
-            session.change(SessionChange::title("child")).unwrap();
-            session.close().unwrap();
-            let again = store.open_session(child, Mode::Write).unwrap().0;
-            drop(again);
-            session = store.open_session(child, Mode::Write).unwrap().0;
-            // Also where a carry record says it.
-            assert_eq!(
-                session.forked_from().map(|from| (from.parent, from.at)),
-                Some((id(1), *at))
-            );
+    wherever_bodies_stand(|| {
+        let disk = quiet();
+        let store = store_with(&disk, small());
+        let parent = store.create_session(SessionSpec::new().id(id(1))).unwrap();
+        let moments = grow(&parent, 3, 3);
+        let dir = store.session_dir(id(1));
+        let bytes = || {
+            let files = disk
+                .files()
+                .into_iter()
+                .filter(|(path, _)| path.starts_with(&dir));
+            let read = files.map(|(path, _)| (path.clone(), disk.read_file(&path).unwrap()));
+            read.collect::<Vec<_>>()
+        };
+        let before = bytes();
+        for (number, (at, _)) in moments.iter().enumerate() {
+            let child = id(10 + number as u8);
+            let (mut session, _) = store.fork(id(1), ForkSpec::at(*at).id(child)).unwrap();
+            for _ in 0..2 {
+                grow(&session, 2, 2);
+                session.change(SessionChange::title("child")).unwrap();
+                session.close().unwrap();
+                let again = store.open_session(child, Mode::Write).unwrap().0;
+                drop(again);
+                session = store.open_session(child, Mode::Write).unwrap().0;
+                // Also where a carry record says it.
+                assert_eq!(
+                    session.forked_from().map(|from| (from.parent, from.at)),
+                    Some((id(1), *at))
+                );
+            }
+            drop(session);
+            store.delete_session(child).unwrap();
         }
-        drop(session);
-        store.delete_session(child).unwrap();
-    }
-    assert_eq!(bytes(), before);
-    grow(&parent, 1, 1);
+        assert_eq!(bytes(), before);
+        grow(&parent, 1, 1);
+    });
 }
 
 /// For `docs/performance.md`: bytes written, and the time on the disk of the temporary directory.

@@ -5,8 +5,11 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use super::{BlobName, Blobs, fill};
-use crate::journal::{DiskError, Operation, Seq, read_full, uninterrupted};
+use crate::journal::{DiskError, Operation, Seq, read_full, uninterrupted, write_all};
 use crate::vfs::Access;
+
+/// Bytes that are copied at once.
+const PIECE: usize = 1024 * 1024;
 
 impl Blobs {
     /// Gives the session in this directory the files that its records up to `last` may name, durable.
@@ -17,7 +20,8 @@ impl Blobs {
         let mut done = HashSet::new();
         loop {
             let names = self.up_to(last)?;
-            let missing: Vec<&BlobName> = names.iter().filter(|name| !done.contains(*name)).collect();
+            let missing: Vec<&BlobName> =
+                names.iter().filter(|name| !done.contains(*name)).collect();
             if missing.is_empty() {
                 break;
             }
@@ -61,7 +65,8 @@ impl Blobs {
             opened => opened.map_err(|error| failed(Operation::Open, error))?,
         };
         let copy = to.create(path)?;
-        let length = uninterrupted(|| file.len()).map_err(|error| failed(Operation::Length, error))?;
+        let length =
+            uninterrupted(|| file.len()).map_err(|error| failed(Operation::Length, error))?;
         // Not by the length that somebody wrote there: in pieces (P14).
         let mut piece = vec![0; PIECE];
         let mut offset = 0;
@@ -70,13 +75,10 @@ impl Blobs {
             let Some(bytes) = piece.get(..read).filter(|bytes| !bytes.is_empty()) else {
                 break;
             };
-            crate::journal::write_all(&*copy, path, bytes, offset)?;
+            write_all(&*copy, path, bytes, offset)?;
             offset += read as u64;
         }
         fill(&*copy, path, &[])?;
         Ok(true)
     }
 }
-
-/// Bytes that are copied at once.
-const PIECE: usize = 1024 * 1024;
