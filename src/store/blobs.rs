@@ -315,6 +315,6 @@ mod tests {
         }
         let mut found = blobs.up_to(Seq::new(5)).unwrap();
         found.sort_by_key(BlobName::to_string);
-        assert_eq!(found, [names[3], names[0], names[1]]);
+        assert_eq!(found, [names[0], names[3], names[1]]);
     }
 }
