@@ -429,6 +429,15 @@ fn a_directory_that_is_no_store_is_told_and_left_alone() {
     assert_eq!(std::fs::read_dir(empty.path()).unwrap().count(), 0);
     std::fs::write(sample.dir().join("STORE"), b"garbage").unwrap();
     sample.run(&["sessions", "{}"]).fails(1, "damaged");
+    std::fs::remove_file(sample.dir().join("STORE")).unwrap();
+    for args in [
+        &["sessions", "{}"][..],
+        &["verify", "{}"],
+        &["history", "{}", ID],
+        &["delete", "{}", ID, "--yes"],
+    ] {
+        sample.run(args).fails(1, "STORE is missing");
+    }
 }
 
 #[test]
