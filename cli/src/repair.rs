@@ -55,6 +55,11 @@ impl fmt::Display for GapLine {
     }
 }
 
+/// The command that copies what is intact of a session of a store, for people.
+pub(crate) fn command(dir: &Path) -> String {
+    format!("stepwell repair {} SESSION --to NEWDIR", dir.display())
+}
+
 #[derive(Serialize)]
 struct Block {
     path: String,

@@ -311,6 +311,13 @@ fn damage_is_told_by_every_command() {
         run.stdout.contains("1 of 2 sessions are damaged"),
         "{run:?}"
     );
+    let repair = format!(
+        "stepwell repair {} SESSION --to NEWDIR",
+        sample.dir().display()
+    );
+    assert!(run.stdout.contains(&repair), "{run:?}");
+    let listed = sample.run(&["sessions", "{}"]);
+    assert!(listed.stdout.contains(&repair), "{listed:?}");
     let run = sample.run(&["verify", "{}", "--json"]);
     assert_eq!(run.status, 1, "{run:?}");
     assert_eq!(run.objects()[0]["intact"], false);
