@@ -48,10 +48,12 @@ impl fmt::Display for GapLine {
         match (self.first_seq, self.last_seq) {
             (Some(first), Some(last)) if first == last => write!(f, "record {first}")?,
             (Some(first), Some(last)) => write!(f, "records {first} to {last}")?,
-            _ => f.write_str("records behind the last one that is kept")?,
+            _ => f.write_str("what stood there of the log, perhaps no record")?,
         }
-        let (kind, first, last) = (self.kind, self.first_lsn, self.last_lsn);
-        write!(f, ": {kind} (Lsn {first} to {last})")
+        match (self.first_lsn, self.last_lsn) {
+            (first, last) if first == last => write!(f, ": {} (Lsn {first})", self.kind),
+            (first, last) => write!(f, ": {} (Lsn {first} to {last})", self.kind),
+        }
     }
 }
 
@@ -60,6 +62,11 @@ impl fmt::Display for GapLine {
 struct LostBody {
     seq: u64,
     path: String,
+}
+
+/// The command that copies what is intact of a session of a store, for people.
+pub(crate) fn command(dir: &Path) -> String {
+    format!("stepwell repair {} SESSION --to NEWDIR", dir.display())
 }
 
 #[derive(Serialize)]
@@ -84,6 +91,8 @@ struct Report {
     bodies: Vec<LostBody>,
     /// What was gone before.
     gaps: Vec<GapLine>,
+    /// The last sequence before the first of all these gaps.
+    before_gaps: u64,
     /// Whether records may be missing behind the last one that is known.
     end_missing: bool,
     fences: u64,
@@ -97,6 +106,9 @@ impl Report {
     fn of(report: &RepairReport, store: Option<&Path>) -> Report {
         let lines = |gaps: &[Gap]| gaps.iter().map(GapLine::from).collect();
         let damage = report.damage.as_ref();
+        // A gap of which no sequences are known hides none, or stands at the end.
+        let missing = report.lost.iter().chain(&report.gaps);
+        let missing = missing.filter_map(|gap| gap.seqs.map(|(first, _)| first.get() - 1));
         Report {
             session: report.session,
             store: store.map(|path| path.display().to_string()),
@@ -113,6 +125,7 @@ impl Report {
                 })
                 .collect(),
             gaps: lines(&report.gaps),
+            before_gaps: missing.min().unwrap_or(report.last_seq.get()),
             end_missing: report.end_missing,
             fences: report.fences,
             damage: damage.map(|damage| one_line(&damage.to_string())),
@@ -160,7 +173,7 @@ impl Report {
             ))?;
         }
         if self.end_missing {
-            out.line("the end of the log is missing: records behind the last one may be lost, nobody can say how many")?;
+            out.line("the end of the log is missing: records behind the last one may be lost, nobody can say how many; the last gap stands for them")?;
         }
         for gap in &self.gaps {
             out.line(&format!("{gap}, before this repair"))?;
@@ -210,7 +223,8 @@ pub(crate) fn run(args: &RepairArgs, out: &mut Output) -> Result<Verdict, Failur
             "The session is in the new store {new} and can be used: stepwell history {new} {session}"
         ))?,
         Verdict::Ok => out.line(&format!(
-            "The session is in the new store {new}, to be read only: its history ends before the first gap, and stepwell dump {new} {session} shows what is behind it."
+            "The session is in the new store {new}, to be read only: stepwell history {new} {session} shows what is intact, with its gaps. To go on from before the first gap: stepwell fork {new} {session} --at {}",
+            report.before_gaps
         ))?,
     }
     Ok(verdict)

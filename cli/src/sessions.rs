@@ -216,6 +216,10 @@ fn print(args: &SessionsArgs, lines: &[Line<'_>], out: &mut Output) -> Result<()
             let problem = line.problem.as_deref().unwrap_or_default();
             out.line(&format!("  {}: {problem}", line.session))?;
         }
+        out.line(&format!(
+            "Keep the files, and restore them from a copy or copy out what is intact: {}",
+            crate::repair::command(&args.dir)
+        ))?;
     }
     Ok(())
 }

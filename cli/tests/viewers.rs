@@ -311,6 +311,13 @@ fn damage_is_told_by_every_command() {
         run.stdout.contains("1 of 2 sessions are damaged"),
         "{run:?}"
     );
+    let repair = format!(
+        "stepwell repair {} SESSION --to NEWDIR",
+        sample.dir().display()
+    );
+    assert!(run.stdout.contains(&repair), "{run:?}");
+    let listed = sample.run(&["sessions", "{}"]);
+    assert!(listed.stdout.contains(&repair), "{listed:?}");
     let run = sample.run(&["verify", "{}", "--json"]);
     assert_eq!(run.status, 1, "{run:?}");
     assert_eq!(run.objects()[0]["intact"], false);
@@ -429,6 +436,15 @@ fn a_directory_that_is_no_store_is_told_and_left_alone() {
     assert_eq!(std::fs::read_dir(empty.path()).unwrap().count(), 0);
     std::fs::write(sample.dir().join("STORE"), b"garbage").unwrap();
     sample.run(&["sessions", "{}"]).fails(1, "damaged");
+    std::fs::remove_file(sample.dir().join("STORE")).unwrap();
+    for args in [
+        &["sessions", "{}"][..],
+        &["verify", "{}"],
+        &["history", "{}", ID],
+        &["delete", "{}", ID, "--yes"],
+    ] {
+        sample.run(args).fails(1, "STORE is missing");
+    }
 }
 
 #[test]

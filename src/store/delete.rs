@@ -77,6 +77,9 @@ pub struct Expired {
 pub enum PassedOver {
     /// It is open, here or in another process.
     Open,
+    /// Its lock could not be taken, as in a store that this process may not write to: nobody knows
+    /// whether it is open, and it could not be deleted.
+    Lock(DiskError),
     /// It is damaged: only a person decides about it.
     Damaged,
     /// It cannot be read.
@@ -308,19 +311,19 @@ impl Store {
             let dir = self.session_dir(session);
             let bytes = size_of(&self.inner.vfs, &dir);
             match policy.judges(rank, age(active, now), kept_bytes.saturating_add(bytes)) {
-                Some(_) if self.is_open(&dir) => {
-                    plan.passed_over.push((session, PassedOver::Open));
-                }
-                Some(reason) => {
-                    plan.remove.push(Expired {
-                        session,
-                        last_seq,
-                        last_active: Some(active),
-                        bytes,
-                        reason,
-                    });
-                    continue;
-                }
+                Some(reason) => match self.in_the_way(&dir) {
+                    Some(pass) => plan.passed_over.push((session, pass)),
+                    None => {
+                        plan.remove.push(Expired {
+                            session,
+                            last_seq,
+                            last_active: Some(active),
+                            bytes,
+                            reason,
+                        });
+                        continue;
+                    }
+                },
                 None => plan.kept += 1,
             }
             kept_bytes = kept_bytes.saturating_add(bytes);
@@ -351,11 +354,24 @@ impl Store {
         report
     }
 
-    fn is_open(&self, dir: &Path) -> bool {
+    /// Why a session cannot be deleted now: it is open, or its lock cannot be taken.
+    fn in_the_way(&self, dir: &Path) -> Option<PassedOver> {
         let lock = dir.join(LOCK);
-        // A lock that is not there is not held; asking for it would make it.
-        let there = self.inner.vfs.identity(&lock).is_ok();
-        there && !matches!(self.inner.vfs.try_lock(&lock), Ok(Some(_)))
+        let failed = |operation, error| {
+            let error = DiskError::new(operation, &lock, &error);
+            Some(PassedOver::Lock(error))
+        };
+        match self.inner.vfs.identity(&lock) {
+            Ok(_) => {}
+            // A lock that is not there is not held; asking for it would make it.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
+            Err(error) => return failed(Operation::Stat, error),
+        }
+        match self.inner.vfs.try_lock(&lock) {
+            Ok(Some(_)) => None,
+            Ok(None) => Some(PassedOver::Open),
+            Err(error) => failed(Operation::Lock, error),
+        }
     }
 }
 

@@ -287,6 +287,13 @@ pub enum StoreError {
         /// The directory.
         path: PathBuf,
     },
+    /// The directory holds sessions, but not the file that says what it is. That file is the same in
+    /// every store of this format, and the sessions do not need it: `Store::open` writes it anew.
+    #[error("the store's file {} is missing, its sessions are there; copy the STORE file of another store to this place (it is the same in all), or open the store for writing, which makes it anew: the sessions are not touched", path.display())]
+    StoreFileMissing {
+        /// The file.
+        path: PathBuf,
+    },
     /// A backup that was cut off: it is not complete, and no store.
     #[error("{} holds a backup that was cut off; remove it and back up again", path.display())]
     UnfinishedBackup {

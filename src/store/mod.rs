@@ -164,7 +164,8 @@ struct Inner {
 }
 
 impl Store {
-    /// Opens the store in a directory, which is created if it is absent.
+    /// Opens the store in a directory, which is created if it is absent. In a directory that has
+    /// sessions but lost its STORE file, that file is written anew.
     ///
     /// # Errors
     /// [`StoreError::NotAStore`] if the directory holds something else; the others as they say.
@@ -185,7 +186,7 @@ impl Store {
     /// Opens a store that must exist; nothing is written. For tools that only look.
     ///
     /// # Errors
-    /// [`StoreError::NotFound`], and as for [`Store::open`].
+    /// [`StoreError::NotFound`], [`StoreError::StoreFileMissing`], and as for [`Store::open`].
     pub fn open_existing(dir: impl AsRef<Path>) -> Result<Store, StoreError> {
         Store::on_existing(Arc::new(RealVfs), dir, StoreOptions::default())
     }
@@ -202,9 +203,15 @@ impl Store {
         let dir = dir.as_ref();
         match root::read(&vfs, dir)? {
             Some(_) => Ok(Store::with(vfs, dir, options, false, Catalog::off())),
-            None => Err(unfinished(&vfs, dir).unwrap_or(StoreError::NotFound {
-                path: dir.to_owned(),
-            })),
+            None => Err(match unfinished(&vfs, dir) {
+                Some(unfinished) => unfinished,
+                None if has_sessions(&vfs, dir)? => StoreError::StoreFileMissing {
+                    path: dir.join(root::NAME),
+                },
+                None => StoreError::NotFound {
+                    path: dir.to_owned(),
+                },
+            }),
         }
     }
 
@@ -242,14 +249,22 @@ impl Store {
             if let Some(unfinished) = unfinished(&vfs, dir) {
                 return Err(unfinished);
             }
-            // A creation that was cut off leaves the sessions folder or a temp file: it goes on.
+            // A creation that was cut off leaves an empty sessions folder or a temp file: it goes on.
+            // Where there are sessions the file was lost. It says nothing that they do not: there is
+            // one layout, and each journal has its own format version.
+            let lost = has_sessions(&vfs, dir)?;
             let foreign = list(&vfs, dir)?.into_iter().any(|name| {
-                ![SESSIONS, DELETED].contains(&name.as_str()) && !name.starts_with("STORE")
+                let index = lost && name == catalog::DIRECTORY;
+                let ours = index || [SESSIONS, DELETED].contains(&name.as_str());
+                !ours && !name.starts_with(root::NAME)
             });
             if foreign {
                 return Err(StoreError::NotAStore {
                     path: dir.to_owned(),
                 });
+            }
+            if lost {
+                tracing::warn!(path = %dir.display(), "the STORE file is missing; it is written anew");
             }
             create_dir(&vfs, &dir.join(SESSIONS))?;
             root::write(&vfs, dir, options.layout)?;
@@ -416,6 +431,21 @@ fn unfinished(vfs: &Arc<dyn Vfs>, dir: &Path) -> Option<StoreError> {
     found.then(|| StoreError::UnfinishedBackup {
         path: dir.to_owned(),
     })
+}
+
+/// Whether a directory has sessions, as far as names tell.
+fn has_sessions(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<bool, DiskError> {
+    let sessions = dir.join(SESSIONS);
+    match vfs.list(&sessions) {
+        Ok(entries) => {
+            let names = entries.into_iter().map(|entry| entry.name).collect();
+            Ok(delete::session_names(names).next().is_some())
+        }
+        Err(error) => match error.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory => Ok(false),
+            _ => Err(DiskError::new(Operation::List, &sessions, &error)),
+        },
+    }
 }
 
 /// The error that tells the want of handles.

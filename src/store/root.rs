@@ -8,7 +8,7 @@ use super::options::Layout;
 use crate::journal::{DiskError, Operation};
 use crate::vfs::{Access, Vfs};
 
-const NAME: &str = "STORE";
+pub(super) const NAME: &str = "STORE";
 const MAGIC: [u8; 8] = *b"STEPSTOR";
 const LEN: usize = 24;
 const VERSION: u32 = 1;

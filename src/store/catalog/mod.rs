@@ -39,7 +39,7 @@ use entry::Entry;
 use logs::Logs;
 
 /// The directory of the index in a store.
-const DIRECTORY: &str = "index";
+pub(super) const DIRECTORY: &str = "index";
 /// Held while the index is open.
 const LOCK: &str = "LOCK";
 
