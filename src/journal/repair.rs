@@ -75,7 +75,8 @@ pub struct RepairReport {
     /// How many fences were written anew; they hold nothing of the session.
     pub fences: u64,
     /// Whether records may have stood behind the last one that is known: the end of the log itself
-    /// is missing, so nobody can say how many.
+    /// is missing, so nobody can say how many. The last gap in `lost` goes one Lsn beyond what is
+    /// known then, so that the copy keeps saying it.
     pub end_missing: bool,
     /// The damage that the decision found.
     pub damage: Option<Damage>,
@@ -261,6 +262,11 @@ impl Repair {
                 self.close_gaps(&mut gaps, Some(entry.seq));
                 self.report.last_seq = entry.seq;
             }
+        }
+        if self.report.end_missing {
+            // Nobody knows how far the log went. That it went on is said by a gap that goes one Lsn
+            // beyond what is known: so the end of the copy is no end that anybody writes behind.
+            claimed = claimed.max(self.last).next();
         }
         self.gap_before(claimed.next(), &mut gaps, &mut batch);
         self.end_batch(&mut batch);
