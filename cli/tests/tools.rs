@@ -268,7 +268,7 @@ fn repair_of_a_damaged_session_asks_first_and_names_what_is_lost() {
     assert_eq!(seqs, [1, 2, 3, 4, 6, 7, 8, 9]);
     assert!(
         dump.stdout
-            .contains("are gone: Lost"),
+            .contains("nothing is left of the record with Lsn"),
         "{dump:?}"
     );
     assert_eq!(run(&["sessions", &new]).status, 0);
@@ -303,7 +303,7 @@ fn a_repaired_session_whose_end_is_lost_keeps_saying_so() {
         verified.stdout.contains("intact, with gaps"),
         "{verified:?}"
     );
-    run(&["rewind", &new, ID, "--to", "3"]).fails(1, "are gone: Lost");
+    run(&["rewind", &new, ID, "--to", "3"]).fails(1, "nothing is left of the record");
     let forked = run(&["fork", &new, ID, "--at", &at, "--json"]);
     assert_eq!(forked.status, 0, "{forked:?}");
     // Also what is repaired again.
