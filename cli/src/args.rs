@@ -11,7 +11,9 @@ use stepwell::store::Cursor;
 /// promise.
 #[derive(Debug, Parser)]
 #[command(name = "stepwell", version, max_term_width = 100)]
-#[command(after_help = "Exit status: 0 ok, 1 damage found or the operation failed, 2 wrong usage.")]
+#[command(
+    after_help = "Exit status: 0 ok, 1 damage found or the operation failed, 2 wrong usage. 'sessions' marks what is damaged and ends with 0."
+)]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Command,

@@ -28,8 +28,8 @@ mod verify;
 use std::process::ExitCode;
 
 use args::{Args, Command};
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 use failure::{Failure, one_line};
 use output::Output;
 
@@ -111,8 +111,19 @@ fn usage(error: &clap::Error) -> ExitCode {
             let text = error.to_string();
             let text = text.strip_prefix("error: ").unwrap_or(&text);
             let cause = text.split("\n\n").next().unwrap_or(text);
-            output::complain(&format!("{}; see 'stepwell --help'", one_line(cause)));
+            output::complain(&format!(
+                "{}; see 'stepwell {}--help'",
+                one_line(cause),
+                command_name().map_or(String::new(), |name| format!("{name} "))
+            ));
             ExitCode::from(USAGE)
         }
     }
+}
+
+/// The command that was given, if there is one of that name: its own help says more.
+fn command_name() -> Option<String> {
+    let given = std::env::args_os().nth(1)?.into_string().ok()?;
+    let known = Args::command().find_subcommand(&given).is_some();
+    known.then_some(given)
 }

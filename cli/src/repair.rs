@@ -91,8 +91,8 @@ struct Report {
     bodies: Vec<LostBody>,
     /// What was gone before.
     gaps: Vec<GapLine>,
-    /// The last sequence before the first of all these gaps.
-    before_gaps: u64,
+    /// The last sequence before the first of all these gaps that is proven: a fork can go on from it.
+    fork_at: u64,
     /// Whether records may be missing behind the last one that is known.
     end_missing: bool,
     fences: u64,
@@ -109,6 +109,8 @@ impl Report {
         // A gap of which no sequences are known hides none, or stands at the end.
         let missing = report.lost.iter().chain(&report.gaps);
         let missing = missing.filter_map(|gap| gap.seqs.map(|(first, _)| first.get() - 1));
+        // Records that are not proven are the last ones.
+        let proven = report.last_seq.get().saturating_sub(report.unproven);
         Report {
             session: report.session,
             store: store.map(|path| path.display().to_string()),
@@ -125,7 +127,7 @@ impl Report {
                 })
                 .collect(),
             gaps: lines(&report.gaps),
-            before_gaps: missing.min().unwrap_or(report.last_seq.get()),
+            fork_at: missing.min().unwrap_or(proven).min(proven),
             end_missing: report.end_missing,
             fences: report.fences,
             damage: damage.map(|damage| one_line(&damage.to_string())),
@@ -224,7 +226,7 @@ pub(crate) fn run(args: &RepairArgs, out: &mut Output) -> Result<Verdict, Failur
         ))?,
         Verdict::Ok => out.line(&format!(
             "The session is in the new store {new}, to be read only: stepwell history {new} {session} shows what is intact, with its gaps. To go on from before the first gap: stepwell fork {new} {session} --at {}",
-            report.before_gaps
+            report.fork_at
         ))?,
     }
     Ok(verdict)

@@ -448,6 +448,20 @@ fn a_directory_that_is_no_store_is_told_and_left_alone() {
 }
 
 #[test]
+fn what_was_meant_otherwise_is_told() {
+    let sample = Sample::new();
+    let late = sample.run(&["history", "{}", ID, "--at", "9999"]);
+    assert_eq!(late.status, 0, "{late:?}");
+    let note = "stepwell: note: the session ends at 9, before 9999\n";
+    assert_eq!(late.stderr, note);
+    assert_eq!(sample.run(&["history", "{}", ID, "--at", "9"]).stderr, "");
+    sample
+        .run(&["history", "{}", ID, "--wrong"])
+        .fails(2, "see 'stepwell history --help'");
+    sample.run(&["wrong"]).fails(2, "see 'stepwell --help'");
+}
+
+#[test]
 fn a_reader_that_leaves_early_is_no_error() {
     let sample = Sample::new();
     let session = "0197cccc-0000-7000-8000-000000000003";

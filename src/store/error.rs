@@ -87,7 +87,7 @@ pub enum Refusal {
     #[error(transparent)]
     Order(#[from] OrderError),
     /// The key was used before for another body.
-    #[error("the key {key:?} was used for another body, committed as {first}; use a new key")]
+    #[error("the key {key} was used for another body, committed as {first}; use a new key")]
     KeyReused {
         /// The key.
         key: Key,
@@ -95,7 +95,7 @@ pub enum Refusal {
         first: Seq,
     },
     /// Two events of one batch have the same key.
-    #[error("two events of one batch have the key {key:?}; give each a key of its own")]
+    #[error("two events of one batch have the key {key}; give each a key of its own")]
     KeyTwice {
         /// The key.
         key: Key,

@@ -67,20 +67,28 @@ impl OpenReport {
     }
 }
 
+/// A number of things.
+fn count(number: usize, thing: &str) -> String {
+    match number {
+        1 => format!("1 {thing}"),
+        _ => format!("{number} {thing}s"),
+    }
+}
+
 /// One line for a host's log.
 impl std::fmt::Display for OpenReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "session {} restored up to {}: {} open turns, {} pending gates",
+            "session {} restored up to {}: {}, {}",
             self.session,
             self.committed,
-            self.open_turns.len(),
-            self.pending_gates.len()
+            count(self.open_turns.len(), "open turn"),
+            count(self.pending_gates.len(), "pending gate")
         )?;
         if !self.unknown_effects.is_empty() {
-            let calls = self.unknown_effects.len();
-            write!(f, "; nobody knows what {calls} tool calls did")?;
+            let calls = count(self.unknown_effects.len(), "tool call");
+            write!(f, "; nobody knows what {calls} did")?;
         }
         if let Some(cut) = &self.journal.cut {
             write!(
