@@ -36,6 +36,10 @@ pub use store::{Session, Store};
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+#[cfg(doctest)]
+#[doc = include_str!("../docs/guarantees.md")]
+struct Guarantees;
+
 #[cfg(all(doctest, feature = "runtime"))]
 #[doc = include_str!("../docs/runtime.md")]
 struct RuntimeManual;

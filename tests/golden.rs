@@ -6,7 +6,9 @@
 //! later: gates, their answers, intents (`STEPWELL_WRITE_GOLDEN_GATES=DIR`); `tests/golden/v1-metadata`
 //! has changes of a session's title, labels and data, in a carry record too, and a tombstone
 //! (`STEPWELL_WRITE_GOLDEN_METADATA=DIR`). `tests/golden/v1-carry` has carry records of version 2
-//! (`STEPWELL_WRITE_GOLDEN_CARRY=DIR`); those of the others are of version 1, which an opening reads past.
+//! (`STEPWELL_WRITE_GOLDEN_CARRY=DIR`); those of the others are of version 1, which an opening reads past. A
+//! fork is in `tests/golden/v1-fork` (`golden_fork.rs`). `tests/golden/v1-blobs` has bodies in files of
+//! their own (`STEPWELL_WRITE_GOLDEN_BLOBS=DIR`).
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -457,4 +459,93 @@ fn carry_records_of_the_second_version_are_started_from() {
     let repeated = turn.commit_step(once.key(Key::new("golden-key").unwrap()));
     assert!(repeated.unwrap().is_duplicate());
     assert_eq!(session.steps(), 2 + 1 + 12);
+}
+
+/// Bodies in files of their own, of each kind that has some; one under its first name, as a kill may
+/// leave it.
+fn write_blobs(dir: &Path) {
+    let options = StoreOptions {
+        blob_threshold: 300,
+        ..options()
+    };
+    let store = Store::open_with(dir, options).unwrap();
+    let spec = SessionSpec::new().id(id()).title("golden blobs");
+    let session = store.create_session(spec).unwrap();
+    let mut main = session.create_loop(LoopSpec::new("main")).unwrap();
+    let long = |text: &str| format!("{text} {}", "x".repeat(400));
+    let mut turn = main.begin_turn(UserMessage::text(long("go"))).unwrap();
+    let call = AssistantMessage::text("calling").with_tool_use("call", "tool", golden_input());
+    let step = StepDraft::new(call).results([ToolResultMessage::text("call", long("found"))]);
+    let event = stepwell::event::HostEvent {
+        name: "host".into(),
+        version: 1,
+        data: RawJson::from_serialize(&long("host")).unwrap(),
+        optional: true,
+    };
+    let key = Key::new("golden-key").unwrap();
+    turn.commit_step(step.key(key).host_event(event)).unwrap();
+    turn.commit_last_step(StepDraft::new(AssistantMessage::text(long("done"))))
+        .unwrap();
+    let mut turn = main.begin_turn(UserMessage::text("again")).unwrap();
+    let last = turn.commit_step(StepDraft::new(AssistantMessage::text(long("last"))));
+    let last = last.unwrap();
+    let blobs = store.session_dir(id()).join("blobs");
+    let event = last.committed().header.event_id;
+    let name = |seq: u64| format!("{seq:020}-{event}");
+    let seq = last.seq().get();
+    let new = blobs.join(format!("{}.new", name(seq - 1)));
+    std::fs::rename(blobs.join(name(seq)), new).unwrap();
+    drop(turn);
+    drop((main, session));
+}
+
+#[test]
+fn bodies_in_files_of_the_first_format_version_are_read_and_go_on() {
+    if let Some(dir) = std::env::var_os("STEPWELL_WRITE_GOLDEN_BLOBS") {
+        write_blobs(Path::new(&dir));
+    }
+    let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1-blobs");
+    let long = |text: &str| format!("{text} {}", "x".repeat(400));
+    let is_right = |session: &Session| {
+        let history = session.history().unwrap();
+        let texts: Vec<String> = history.iter().map(|item| item.message.to_text()).collect();
+        let said = [long("go"), "calling".into(), long("found"), long("done")];
+        assert_eq!(texts[..4], said);
+        assert_eq!(texts[4..], ["again".to_owned(), long("last")]);
+        let call = history[1]
+            .message
+            .blocks()
+            .iter()
+            .find_map(|block| match block {
+                stepwell::content::Block::ToolUse(call) => Some(call.input.clone()),
+                _ => None,
+            });
+        assert_eq!(call, Some(golden_input()));
+    };
+    let store = Store::open_existing(&golden).unwrap();
+    assert!(store.verify(id()).unwrap().is_intact());
+    is_right(&store.open_session(id(), Mode::Read).unwrap().0);
+    let copied = tempfile::tempdir().unwrap();
+    copy(&golden, copied.path());
+    // With another threshold than its writer's.
+    let store = Store::open_with(copied.path(), options()).unwrap();
+    let (session, report) = store.open_session(id(), Mode::Write).unwrap();
+    assert!(report.is_clean());
+    is_right(&session);
+    let names = std::fs::read_dir(store.session_dir(id()).join("blobs")).unwrap();
+    let names: Vec<String> = names
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    // The turn, its step, the event, the last step and the end of the turn; the step of the other.
+    assert_eq!(names.len(), 6);
+    assert!(
+        names.iter().all(|name| !name.ends_with(".new")),
+        "{names:?}"
+    );
+    let mut main = session.loop_by_name("main").unwrap().unwrap();
+    let mut turn = main.begin_turn(UserMessage::text("on")).unwrap();
+    let call = AssistantMessage::text("calling").with_tool_use("call", "tool", golden_input());
+    let step = StepDraft::new(call).results([ToolResultMessage::text("call", long("found"))]);
+    let repeated = turn.commit_step(step.key(Key::new("golden-key").unwrap()));
+    assert!(repeated.unwrap().is_duplicate());
 }

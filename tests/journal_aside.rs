@@ -13,18 +13,23 @@ mod support;
 use std::sync::Arc;
 
 use stepwell::journal::{
-    AppendError, FaultCause, Journal, JournalView, Lsn, NoCarry, NotCommitted, Owner, Workers,
+    AppendError, Carry, FaultCause, Journal, JournalView, Lsn, NoCarry, NotCommitted, Owner,
+    Workers,
 };
 use stepwell::vfs::sim::{FaultKind, Op, PowerLoss, SimVfs};
 use stepwell::vfs::{Access, Vfs};
 use support::*;
 
 fn journal(disk: &SimVfs) -> (Journal, Workers) {
+    carrying(disk, Arc::new(NoCarry))
+}
+
+fn carrying(disk: &SimVfs, carry: Arc<dyn Carry>) -> (Journal, Workers) {
     let workers = Workers::manual();
     let owner = Owner::Session(session());
     let opening = Journal::create(vfs(disk), &dir(), owner, options(0)).unwrap();
     let opening = opening.workers(workers.clone());
-    let journal = opening.begin(&[], Arc::new(NoCarry)).unwrap().0;
+    let journal = opening.begin(&[], carry).unwrap().0;
     (journal, workers)
 }
 
@@ -130,6 +135,35 @@ fn a_full_disk_shows_ahead_and_ends_without_reopening() {
     put(&journal, payload(number, 900));
     assert_eq!(journal.health().lacking, None);
     assert_eq!(all(&journal).len() as u64, number + 1);
+}
+
+/// A footer can be rebuilt by reading, so neither the want of space for it nor a layer above that
+/// panics stands between a segment and its seal.
+#[test]
+fn a_segment_is_sealed_without_what_can_be_rebuilt() {
+    #[derive(Debug)]
+    struct Panics;
+    impl Carry for Panics {
+        fn carry(&self, _: Lsn) -> Vec<u8> {
+            panic!("it does so on purpose")
+        }
+    }
+    for full in [None, Some(FaultKind::Enospc), Some(FaultKind::Efbig)] {
+        let disk = disk();
+        let (journal, workers) = carrying(&disk, Arc::new(Panics));
+        fill_half(&journal);
+        while workers.run_one() {}
+        disk.clear_trace();
+        if let Some(full) = full {
+            disk.fail_nth(|op| matches!(op, Op::Write { .. }), 0, full);
+        }
+        put(&journal, payload(2, 8000));
+        assert_eq!(disk.faults_fired(), u64::from(full.is_some()));
+        assert_eq!(all(&journal).len(), 3);
+        journal.close().unwrap();
+        let opening = open(&disk, &options(0)).unwrap();
+        assert_eq!(records(opening.read(Lsn::ZERO)).len(), 3);
+    }
 }
 
 /// W6, W10: a directory sync that fails aside poisons as one on the commit path does.

@@ -173,6 +173,7 @@ fn a_failure_of_any_call_has_one_of_three_outcomes() {
         FaultKind::Eio,
         FaultKind::Enospc,
         FaultKind::Edquot,
+        FaultKind::Efbig,
         FaultKind::Erofs,
         FaultKind::Eintr,
         FaultKind::ShortWrite(0),

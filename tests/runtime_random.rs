@@ -23,6 +23,14 @@ use stepwell::runtime::{
 use stepwell::store::{Committed, HistoryItem, LoopSpec, Mode, Observer, SessionSpec, Store};
 use stepwell::vfs::sim::{PowerLoss, SimVfs};
 
+/// Where long bodies stand in files of their own.
+fn world() -> World {
+    world_with(stepwell::store::StoreOptions {
+        blob_threshold: 800,
+        ..options()
+    })
+}
+
 #[derive(Debug, Clone)]
 enum Reply {
     Says(String),

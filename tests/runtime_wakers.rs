@@ -232,6 +232,13 @@ fn wakers_of_those_who_wait_for_idleness_may_call_back_and_panic() {
                     assert!(poll(&mut idle, waker).is_pending());
                     waiting.push(idle);
                 }
+                // What is queued when a session is closed does not begin.
+                patient(async {
+                    while session.open_turns().is_empty() {
+                        tokio::task::yield_now().await;
+                    }
+                })
+                .await;
                 if closes {
                     let session = session.clone();
                     tokio::task::spawn_blocking(move || session.close().unwrap())

@@ -344,7 +344,7 @@ fn a_backup_that_is_cut_off_never_looks_complete() {
                     "{what}"
                 );
             }
-            Err(StoreError::NotFound { .. }) => {
+            Err(error @ (StoreError::NotFound { .. } | StoreError::StoreFileMissing { .. })) => {
                 nothing += 1;
                 // Who makes a store of it has all sessions, or finds none there.
                 let made = Store::on(Arc::new(disk.clone()), "/copy", small()).unwrap();
@@ -353,6 +353,8 @@ fn a_backup_that_is_cut_off_never_looks_complete() {
                     found.is_empty() || found == [id(1), id(2)],
                     "{what}: {found:?}"
                 );
+                let named = matches!(error, StoreError::StoreFileMissing { .. });
+                assert_eq!(named, !found.is_empty(), "{what}: {error}");
                 for id in found {
                     assert!(made.verify(id).unwrap().is_intact(), "{what}");
                 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use stepwell::event::{Clock, Factory, RandomIds};
 use stepwell::identity::{SessionId, Timestamp};
-use stepwell::journal::OpenError;
+use stepwell::journal::{OpenError, Operation};
 use stepwell::store::{PassedOver, Reason, RepairError, RetentionPolicy};
 use store_support::*;
 
@@ -613,6 +613,28 @@ fn carrying_a_plan_out_deletes_and_passes_over_what_is_in_use() {
     assert!(again.passed_over.contains(&(id(5), PassedOver::Gone)));
     drop((open, held));
     assert_eq!(ids(&store), [id(1), id(2), id(3), id(4)]);
+}
+
+#[test]
+fn a_session_whose_lock_cannot_be_taken_is_not_called_open() {
+    let (disk, store) = days();
+    let all = RetentionPolicy {
+        keep_last: Some(0),
+        ..RetentionPolicy::default()
+    };
+    let dir = store.session_dir(id(2));
+    let of_lock = move |op: &Op| matches!(op, Op::TryLock { path } if path.starts_with(&dir));
+    disk.fail_from(of_lock, 0, FaultKind::Erofs);
+    let plan = store.retention(all).unwrap();
+    assert_eq!(plan.remove.len(), 4);
+    match &plan.passed_over[..] {
+        [(session, PassedOver::Lock(error))] => {
+            assert_eq!(*session, id(2));
+            assert_eq!(error.operation, Operation::Lock);
+            assert_eq!(error.kind, ErrorKind::ReadOnlyFilesystem);
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 fn manifest(disk: &SimVfs, id: SessionId) -> std::path::PathBuf {

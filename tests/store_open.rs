@@ -58,6 +58,46 @@ fn creating_opening_and_listing_say_what_is_there() {
     ));
 }
 
+/// What a lost STORE file leaves is a store: who only looks is told which file is missing, who opens it
+/// for writing gets it anew, and no session is touched. What else lies there is no store.
+#[test]
+fn a_store_file_that_is_lost_is_named_and_made_anew() {
+    let disk = SimVfs::new();
+    let before = store(&disk);
+    let session = before.create_session(SessionSpec::new()).unwrap();
+    let id = session.id();
+    session.close().unwrap();
+    drop((session, before));
+    let looks =
+        |disk: &SimVfs| Store::on_existing(Arc::new(disk.clone()), "/store", options()).map(|_| ());
+    let opens = |disk: &SimVfs| Store::on(Arc::new(disk.clone()), "/store", options());
+    let whole = disk.read_file("/store/STORE").unwrap();
+    disk.create_dir(Path::new("/store/index")).unwrap();
+    disk.remove(Path::new("/store/STORE")).unwrap();
+    let files = disk.files();
+    assert_eq!(
+        looks(&disk),
+        Err(StoreError::StoreFileMissing {
+            path: "/store/STORE".into()
+        })
+    );
+    assert_eq!(disk.files(), files, "who looks writes nothing");
+    let foreign = disk.snapshot();
+    foreign.put_file("/store/file", b"x").unwrap();
+    assert!(matches!(opens(&foreign), Err(StoreError::NotAStore { .. })));
+    assert!(opens(&disk).unwrap().verify(id).unwrap().is_intact());
+    assert_eq!(disk.read_file("/store/STORE").unwrap(), whole);
+    assert_eq!(disk.files().len(), files.len() + 1);
+    // The other way that the message names.
+    let other = SimVfs::new();
+    store(&other);
+    assert_eq!(other.read_file("/store/STORE").unwrap(), whole);
+    // Without a session there is no store: a creation that was cut off leaves this.
+    other.remove(Path::new("/store/STORE")).unwrap();
+    assert!(matches!(looks(&other), Err(StoreError::NotFound { .. })));
+    assert!(opens(&other).unwrap().sessions().unwrap().is_empty());
+}
+
 #[test]
 fn a_damaged_session_opens_read_only_and_hides_no_other() {
     let disk = SimVfs::new();

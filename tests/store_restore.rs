@@ -49,6 +49,8 @@ fn try_store(disk: &SimVfs) -> Result<Store, StoreError> {
             ..JournalOptions::default()
         },
         workers: stepwell::journal::Workers::manual(),
+        // Some of the bodies stand in files of their own.
+        blob_threshold: 400,
         ..StoreOptions::default()
     };
     Store::on(Arc::new(disk.clone()), "/store", options)

@@ -529,6 +529,7 @@ fn plain_errors_come_at_the_nth_call_once_and_do_nothing() {
         (FaultKind::Eio, None),
         (FaultKind::Enospc, Some(io::ErrorKind::StorageFull)),
         (FaultKind::Edquot, Some(io::ErrorKind::QuotaExceeded)),
+        (FaultKind::Efbig, Some(io::ErrorKind::FileTooLarge)),
         (FaultKind::Erofs, Some(io::ErrorKind::ReadOnlyFilesystem)),
         (FaultKind::Eintr, Some(io::ErrorKind::Interrupted)),
     ];

@@ -4,12 +4,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use stepwell::identity::Timestamp;
+use stepwell::store::Cursor;
 
 /// An embedded, crash-safe store for agent loops: look into a store, verify it, see it keep its
 /// promise.
 #[derive(Debug, Parser)]
 #[command(name = "stepwell", version, max_term_width = 100)]
-#[command(after_help = "Exit status: 0 ok, 1 damage found or the operation failed, 2 wrong usage.")]
+#[command(
+    after_help = "Exit status: 0 ok, 1 damage found or the operation failed, 2 wrong usage. 'sessions' marks what is damaged and ends with 0."
+)]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -32,6 +36,10 @@ pub(crate) enum Command {
     Import(ImportArgs),
     /// Copy a store that may be in use to a new one.
     Backup(BackupArgs),
+    /// Make another session that has a session's history up to a record.
+    Fork(ForkArgs),
+    /// Take a loop of a session back to a record; what it leaves stays in the log.
+    Rewind(RewindArgs),
     /// Delete a session for good.
     Delete(DeleteArgs),
     /// Delete the sessions that are old or too many.
@@ -52,11 +60,58 @@ pub(crate) enum Command {
 /// Of `sessions`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SessionsArgs {
-    /// The store's directory.
+    /// The store's directory; it is only read.
     pub(crate) dir: PathBuf,
-    /// One JSON object per line.
+    /// Only those with this status; given again, also those with the other.
+    #[arg(long, value_name = "STATUS")]
+    pub(crate) status: Vec<Status>,
+    /// Only those that were active since: 30d, 12h, 90m, 45s, or a time such as
+    /// 2026-01-31T12:00:00Z.
+    #[arg(long, value_name = "WHEN", value_parser = since)]
+    pub(crate) since: Option<Timestamp>,
+    /// Only those with this text in their title, in upper or lower case.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) title: Option<String>,
+    /// A page of at most so many; all otherwise.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) limit: Option<u32>,
+    /// The page behind this place, which the page before named.
+    #[arg(long, value_name = "CURSOR")]
+    pub(crate) after: Option<Cursor>,
+    /// One JSON object per line; if there is a next page, the last one says where it begins.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// What a session is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Status {
+    /// No turn is open, and the last one ended well.
+    Idle,
+    /// A turn is open.
+    Active,
+    /// The last turn was interrupted.
+    Interrupted,
+    /// The last turn failed.
+    Failed,
+    /// It was stopped.
+    Stopped,
+    /// It is damaged, or cannot be read.
+    Damaged,
+}
+
+/// A moment, or how long ago it was.
+fn since(given: &str) -> Result<Timestamp, String> {
+    if let Ok(ago) = duration(given) {
+        let now = Timestamp::now();
+        let secs = i64::try_from(ago.as_secs()).unwrap_or(i64::MAX);
+        return Timestamp::new(now.secs().saturating_sub(secs), now.nanos())
+            .map_err(|_| "there was no time so long ago".to_owned());
+    }
+    given.parse().map_err(|_| {
+        "give a number and d, h, m or s, such as 30d, or a time such as 2026-01-31T12:00:00Z"
+            .to_owned()
+    })
 }
 
 /// Of `history`.
@@ -145,6 +200,45 @@ pub(crate) struct BackupArgs {
     pub(crate) dir: PathBuf,
     /// A new or empty directory for the backup.
     pub(crate) to: PathBuf,
+    /// One JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Of `fork`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ForkArgs {
+    /// The store's directory.
+    pub(crate) dir: PathBuf,
+    /// The session's id, or the beginning of it; another process may have it open.
+    pub(crate) session: String,
+    /// Up to the record with this sequence, inclusive; up to the last that is proven otherwise.
+    #[arg(long, value_name = "SEQ", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) at: Option<u64>,
+    /// The title of the fork; that of the session otherwise.
+    #[arg(long)]
+    pub(crate) title: Option<String>,
+    /// One JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Of `rewind`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RewindArgs {
+    /// The store's directory.
+    pub(crate) dir: PathBuf,
+    /// The session's id, or the beginning of it.
+    pub(crate) session: String,
+    /// The last record that counts, by its sequence; 0: back to before the loop said anything.
+    #[arg(long, value_name = "SEQ")]
+    pub(crate) to: u64,
+    /// The loop, by its name; the first one otherwise.
+    #[arg(long = "loop", value_name = "NAME")]
+    pub(crate) loop_name: Option<String>,
+    /// Why; it stands in the log.
+    #[arg(long, default_value = "")]
+    pub(crate) reason: String,
     /// One JSON object.
     #[arg(long)]
     pub(crate) json: bool,
@@ -279,6 +373,10 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "MIB", conflicts_with_all = ["writers", "tasks", "size", "seconds", "sessions"])]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) open: Option<u32>,
+    /// Measure committing steps with a result of so many kibibytes instead, in a file and in the log.
+    #[arg(long, value_name = "KIB", conflicts_with_all = ["writers", "tasks", "size", "seconds", "replay", "open"])]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) result: Option<u32>,
     /// One JSON object per line; the last one sums up.
     #[arg(long)]
     pub(crate) json: bool,

@@ -14,6 +14,7 @@ mod measure;
 mod open;
 mod replay;
 mod report;
+mod result;
 mod steps;
 
 use std::io;
@@ -89,9 +90,10 @@ impl BenchError {
 
 pub(crate) fn run(args: &BenchArgs, out: &mut Output) -> Result<Verdict, Failure> {
     let folder = Folder::make(&args.dir)?;
-    match (args.replay, args.open) {
-        (Some(mebibytes), _) => replay::run(&folder, mebibytes, args.json, out)?,
-        (_, Some(mebibytes)) => open::run(&folder, mebibytes, args.json, out)?,
+    match (args.replay, args.open, args.result) {
+        (Some(mebibytes), ..) => replay::run(&folder, mebibytes, args.json, out)?,
+        (_, Some(mebibytes), _) => open::run(&folder, mebibytes, args.json, out)?,
+        (.., Some(kibibytes)) => result::run(&folder, kibibytes, args.json, out)?,
         _ => append::run(&folder, args, out)?,
     }
     Ok(Verdict::Ok)

@@ -9,6 +9,7 @@ use crate::Verdict;
 use crate::args::{DeleteArgs, PruneArgs};
 use crate::failure::{Failure, one_line};
 use crate::output::{Output, count, when};
+use crate::target::existing;
 
 /// The object of `delete --json`.
 #[derive(Serialize)]
@@ -30,12 +31,6 @@ impl From<&DeletionReceipt> for Receipt {
             resumed: receipt.resumed,
         }
     }
-}
-
-/// A store that must exist, to be written to.
-fn existing(dir: &std::path::Path) -> Result<Store, Failure> {
-    Store::open_existing(dir)?;
-    Ok(Store::open(dir)?)
 }
 
 pub(crate) fn run(args: &DeleteArgs, out: &mut Output) -> Result<Verdict, Failure> {
@@ -82,6 +77,7 @@ fn why(reason: Reason) -> &'static str {
 fn passed(why: &PassedOver) -> String {
     match why {
         PassedOver::Open => "it is open".to_owned(),
+        PassedOver::Lock(error) => one_line(&format!("its lock could not be taken: {error}")),
         PassedOver::Damaged => "it is damaged".to_owned(),
         PassedOver::Unreadable(error) => one_line(&error.to_string()),
         PassedOver::NoTime => "its events do not say when they were made".to_owned(),
@@ -105,7 +101,6 @@ pub(crate) fn prune(args: &PruneArgs, out: &mut Output) -> Result<Verdict, Failu
     let mut lines = Vec::new();
     let mut passed_over = plan.passed_over.clone();
     let done = (!args.dry_run).then(|| store.prune(&plan));
-    let mut verdict = Verdict::Ok;
     for expired in &plan.remove {
         let deleted = done.as_ref().map(|done| {
             let mut receipts = done.deleted.iter();
@@ -123,12 +118,15 @@ pub(crate) fn prune(args: &PruneArgs, out: &mut Output) -> Result<Verdict, Failu
         }
     }
     if let Some(done) = done {
-        let failed = |(_, why): &(SessionId, PassedOver)| matches!(why, PassedOver::Failed(_));
-        if done.passed_over.iter().any(failed) {
-            verdict = Verdict::Bad;
-        }
         passed_over.extend(done.passed_over);
     }
+    let failed = |(_, why): &(SessionId, PassedOver)| {
+        matches!(why, PassedOver::Lock(_) | PassedOver::Failed(_))
+    };
+    let verdict = match passed_over.iter().any(failed) {
+        true => Verdict::Bad,
+        false => Verdict::Ok,
+    };
     lines.extend(passed_over.iter().map(|(session, why)| Line {
         session: *session,
         what: "passed over",

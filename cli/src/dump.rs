@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::value::RawValue;
 use stepwell::Store;
-use stepwell::event::{Decoded, Limits, decode_record, to_wire};
+use stepwell::event::{Limits, StoredBody, decode_header, to_wire};
 use stepwell::identity::SessionId;
 use stepwell::journal::{Entry, FrameKind, Lsn};
 use stepwell::store::Layout;
@@ -31,6 +31,9 @@ struct Record {
     batch: BatchPlace,
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
+    /// Bytes of its body, if that stands in a file of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outside: Option<u64>,
     /// The event in its wire form; `null` for a fence, or if it cannot be read.
     event: Option<Box<RawValue>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -57,7 +60,7 @@ struct Unreadable {
 }
 
 impl Record {
-    fn of(session: SessionId, entry: &Entry) -> Record {
+    fn of(store: &Store, session: SessionId, entry: &Entry) -> Record {
         let mut record = Record {
             seq: (entry.kind != FrameKind::Fence).then(|| entry.seq.get()),
             lsn: entry.lsn.get(),
@@ -74,39 +77,47 @@ impl Record {
                 count: entry.batch.1,
             },
             key: None,
+            outside: None,
             event: None,
             error: None,
         };
         if entry.kind == FrameKind::Fence {
             record.frame = "fence";
             record.kind = "fence".to_owned();
-        } else if let Err(problem) = record.read_event(session, entry) {
+        } else if let Err(problem) = record.read_event(store, session, entry) {
             record.error = Some(one_line(&problem));
         }
         record
     }
 
-    fn read_event(&mut self, session: SessionId, entry: &Entry) -> Result<(), String> {
+    fn read_event(
+        &mut self,
+        store: &Store,
+        session: SessionId,
+        entry: &Entry,
+    ) -> Result<(), String> {
         let owner = if entry.session.is_nil() {
             session
         } else {
             entry.session
         };
-        let decoded = decode_record(owner, &entry.payload, &Limits::default());
-        match decoded.map_err(|error| error.to_string())? {
-            Decoded::Event { event, key } => {
-                self.kind = event.kind().name().to_owned();
-                self.key = key.map(|key| key.as_str().to_owned());
-                let wire = to_wire(&event).map_err(|error| error.to_string())?;
-                let raw = RawValue::from_string(wire).map_err(|error| error.to_string())?;
-                self.event = Some(raw);
-                Ok(())
-            }
-            Decoded::Skipped { code } => {
-                self.kind = format!("unknown ({code})");
-                Ok(())
-            }
+        let header = decode_header(&entry.payload, &Limits::default());
+        let header = header.map_err(|error| error.to_string())?;
+        self.kind = match header.kind {
+            Some(kind) => kind.name().to_owned(),
+            None => format!("unknown ({})", header.code),
+        };
+        self.key = header.key.map(|key| key.as_str().to_owned());
+        if let StoredBody::Outside(outside) = header.body {
+            self.outside = Some(outside.length);
         }
+        let event = store.event_of(owner, entry);
+        if let Some((committed, _)) = event.map_err(|error| error.to_string())? {
+            let wire = to_wire(committed.event()).map_err(|error| error.to_string())?;
+            let raw = RawValue::from_string(wire).map_err(|error| error.to_string())?;
+            self.event = Some(raw);
+        }
+        Ok(())
     }
 }
 
@@ -133,7 +144,7 @@ pub(crate) fn run(args: &DumpArgs, out: &mut Output) -> Result<Verdict, Failure>
                     && entry.kind == FrameKind::Record
                     && entry.session != session => {}
             Ok(entry) => {
-                let record = Record::of(session, &entry);
+                let record = Record::of(&store, session, &entry);
                 if let Some(error) = &record.error {
                     let _ = problem(error.clone());
                 }

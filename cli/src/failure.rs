@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use stepwell::identity::SessionId;
 use stepwell::journal::{InspectError, OpenError};
 use stepwell::store::{
-    BackupError, ExportError, ImportError, RepairError, SessionError, StoreError,
+    BackupError, CommitError, ExportError, ForkError, ImportError, OrderError, RepairError,
+    SessionCloseError, SessionError, StoreError,
 };
 
 use crate::bench::BenchError;
@@ -36,6 +37,18 @@ pub(crate) enum Failure {
     /// A store could not be backed up.
     #[error(transparent)]
     Backup(#[from] BackupError),
+    /// A session could not be forked.
+    #[error(transparent)]
+    Fork(#[from] ForkError),
+    /// An event could not be committed.
+    #[error(transparent)]
+    Commit(#[from] CommitError),
+    /// A loop could not be held.
+    #[error(transparent)]
+    Order(#[from] OrderError),
+    /// A session was not closed cleanly.
+    #[error(transparent)]
+    Close(#[from] SessionCloseError),
     /// A file could not be opened or written.
     #[error("{}: {error}", path.display())]
     File {

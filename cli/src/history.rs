@@ -10,7 +10,7 @@ use stepwell::store::{Mode, Session};
 use crate::Verdict;
 use crate::args::HistoryArgs;
 use crate::failure::{Failure, one_line};
-use crate::output::{Output, count, short, visible, when};
+use crate::output::{Output, complain, count, short, visible, when};
 use crate::story::{Item, Said, Story};
 use crate::target;
 
@@ -45,6 +45,10 @@ pub(crate) fn run(args: &HistoryArgs, out: &mut Output) -> Result<Verdict, Failu
     let (session, report) = store.open_session(id, Mode::Read)?;
     // Read twice, so that no message has to be kept.
     let mut story = Story::read(&session, args.at.map(Seq::new));
+    if let Some(at) = args.at.filter(|at| *at > session.last_seq().get()) {
+        let last = session.last_seq();
+        complain(&format!("note: the session ends at {last}, before {at}"));
+    }
     let damage = report.damage.filter(|_| !story.has_gaps);
     story.has_gaps |= damage.is_some();
     let shown = choose_loop(&story, args.loop_name.as_deref())?;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::{Value, json};
+use stepwell::event::{Limits, StoredBody, decode_header};
 use stepwell::journal::{FrameKind, InspectedFrame, Part, inspect};
 use stepwell::vfs::RealVfs;
 
@@ -14,6 +15,9 @@ use crate::Verdict;
 use crate::args::InspectArgs;
 use crate::failure::Failure;
 use crate::output::{Output, count};
+
+/// Enough of a record to tell whether its body stands outside of it.
+const HEAD: usize = 1024;
 
 /// A frame in `--json`.
 #[derive(Serialize)]
@@ -31,6 +35,9 @@ struct Frame {
     batch: (u16, u16),
     payload_len: u32,
     payload_intact: bool,
+    /// Bytes of the body, if it stands in a file of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outside: Option<u64>,
     follows: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     payload: Option<String>,
@@ -46,9 +53,27 @@ fn kind(kind: FrameKind) -> String {
     }
 }
 
+/// Bytes of the body of a record, if it stands in a file of its own.
+fn outside(frame: &InspectedFrame) -> Option<u64> {
+    if frame.kind != FrameKind::Record || frame.payload.len() != frame.payload_len as usize {
+        return None;
+    }
+    let header = decode_header(&frame.payload, &Limits::default()).ok()?;
+    match header.body {
+        StoredBody::Outside(outside) => Some(outside.length),
+        StoredBody::Inside(_) => None,
+    }
+}
+
+/// As much of the payload as was asked for.
+fn shown(frame: &InspectedFrame, payload: usize) -> Option<&[u8]> {
+    let shown = frame.payload.get(..payload).unwrap_or(&frame.payload);
+    (!shown.is_empty()).then_some(shown)
+}
+
 impl Frame {
-    fn of(frame: &InspectedFrame) -> Frame {
-        let payload = (!frame.payload.is_empty()).then(|| hex(&frame.payload));
+    fn of(frame: &InspectedFrame, payload: usize) -> Frame {
+        let payload = shown(frame, payload).map(hex);
         Frame {
             part: "frame",
             offset: frame.offset,
@@ -63,6 +88,7 @@ impl Frame {
             batch: frame.batch,
             payload_len: frame.payload_len,
             payload_intact: frame.intact,
+            outside: outside(frame),
             follows: frame.follows,
             payload,
         }
@@ -81,9 +107,9 @@ fn escaped(bytes: &[u8]) -> String {
     bytes.escape_ascii().to_string()
 }
 
-fn object(part: &Part) -> Result<Value, serde_json::Error> {
+fn object(part: &Part, payload: usize) -> Result<Value, serde_json::Error> {
     Ok(match part {
-        Part::Frame(frame) => serde_json::to_value(Frame::of(frame))?,
+        Part::Frame(frame) => serde_json::to_value(Frame::of(frame, payload))?,
         Part::Manifest {
             number,
             epoch,
@@ -153,7 +179,7 @@ fn object(part: &Part) -> Result<Value, serde_json::Error> {
 }
 
 /// Lines for a person.
-fn lines(part: &Part) -> Vec<String> {
+fn lines(part: &Part, payload: usize) -> Vec<String> {
     match part {
         Part::Manifest {
             number,
@@ -202,7 +228,7 @@ fn lines(part: &Part) -> Vec<String> {
             count(*frames, "frame", "frames"),
             footer.map_or(String::new(), |(offset, _)| format!(", footer at {offset}"))
         )],
-        Part::Frame(frame) => frame_lines(frame),
+        Part::Frame(frame) => frame_lines(frame, payload),
         Part::Unknown {
             offset,
             bytes,
@@ -239,7 +265,7 @@ fn lines(part: &Part) -> Vec<String> {
     }
 }
 
-fn frame_lines(frame: &InspectedFrame) -> Vec<String> {
+fn frame_lines(frame: &InspectedFrame, payload: usize) -> Vec<String> {
     let gap = matches!(frame.kind, FrameKind::Lost | FrameKind::Erased);
     let mut line = format!(
         "{:>10}  Lsn {} {}",
@@ -271,9 +297,12 @@ fn frame_lines(frame: &InspectedFrame) -> Vec<String> {
     if !frame.intact {
         line.push_str("; payload DAMAGED");
     }
+    if let Some(length) = outside(frame) {
+        let _ = write!(line, "; outside: {length} bytes of body in a file");
+    }
     let mut lines = vec![line];
-    if !frame.payload.is_empty() {
-        lines.push(format!("            {}", escaped(&frame.payload)));
+    if let Some(payload) = shown(frame, payload) {
+        lines.push(format!("            {}", escaped(payload)));
     }
     lines
 }
@@ -283,10 +312,12 @@ pub(crate) fn run(args: &InspectArgs, out: &mut Output) -> Result<Verdict, Failu
     let mut failed = None;
     let show = |part: Part| {
         let shown = match args.json {
-            true => object(&part)
+            true => object(&part, payload)
                 .map_err(Failure::from)
                 .and_then(|value| out.json(&value)),
-            false => lines(&part).iter().try_for_each(|line| out.line(line)),
+            false => lines(&part, payload)
+                .iter()
+                .try_for_each(|line| out.line(line)),
         };
         match shown {
             Ok(()) if !out.is_closed() => ControlFlow::Continue(()),
@@ -301,7 +332,7 @@ pub(crate) fn run(args: &InspectArgs, out: &mut Output) -> Result<Verdict, Failu
         Arc::new(RealVfs),
         &args.file,
         args.manifest.as_deref(),
-        payload,
+        payload.max(HEAD),
         show,
     )?;
     failed.map_or(Ok(Verdict::Ok), Err)

@@ -12,11 +12,13 @@ mod demo;
 mod dump;
 mod export;
 mod failure;
+mod fork;
 mod history;
 mod import;
 mod inspect;
 mod output;
 mod repair;
+mod rewind;
 mod sessions;
 mod story;
 mod target;
@@ -26,8 +28,8 @@ mod verify;
 use std::process::ExitCode;
 
 use args::{Args, Command};
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 use failure::{Failure, one_line};
 use output::Output;
 
@@ -74,6 +76,8 @@ fn run(command: Command, out: &mut Output) -> Result<Verdict, Failure> {
         Command::Export(args) => export::run(&args, out),
         Command::Import(args) => import::run(&args, out),
         Command::Backup(args) => backup::run(&args, out),
+        Command::Fork(args) => fork::run(&args, out),
+        Command::Rewind(args) => rewind::run(&args, out),
         Command::Delete(args) => delete::run(&args, out),
         Command::Prune(args) => delete::prune(&args, out),
         Command::Inspect(args) => inspect::run(&args, out),
@@ -107,8 +111,19 @@ fn usage(error: &clap::Error) -> ExitCode {
             let text = error.to_string();
             let text = text.strip_prefix("error: ").unwrap_or(&text);
             let cause = text.split("\n\n").next().unwrap_or(text);
-            output::complain(&format!("{}; see 'stepwell --help'", one_line(cause)));
+            output::complain(&format!(
+                "{}; see 'stepwell {}--help'",
+                one_line(cause),
+                command_name().map_or(String::new(), |name| format!("{name} "))
+            ));
             ExitCode::from(USAGE)
         }
     }
+}
+
+/// The command that was given, if there is one of that name: its own help says more.
+fn command_name() -> Option<String> {
+    let given = std::env::args_os().nth(1)?.into_string().ok()?;
+    let known = Args::command().find_subcommand(&given).is_some();
+    known.then_some(given)
 }

@@ -48,11 +48,25 @@ impl fmt::Display for GapLine {
         match (self.first_seq, self.last_seq) {
             (Some(first), Some(last)) if first == last => write!(f, "record {first}")?,
             (Some(first), Some(last)) => write!(f, "records {first} to {last}")?,
-            _ => f.write_str("records behind the last one that is kept")?,
+            _ => f.write_str("what stood there of the log, perhaps no record")?,
         }
-        let (kind, first, last) = (self.kind, self.first_lsn, self.last_lsn);
-        write!(f, ": {kind} (Lsn {first} to {last})")
+        match (self.first_lsn, self.last_lsn) {
+            (first, last) if first == last => write!(f, ": {} (Lsn {first})", self.kind),
+            (first, last) => write!(f, ": {} (Lsn {first} to {last})", self.kind),
+        }
     }
+}
+
+/// A record that is lost because its body, which stands in a file, is.
+#[derive(Serialize)]
+struct LostBody {
+    seq: u64,
+    path: String,
+}
+
+/// The command that copies what is intact of a session of a store, for people.
+pub(crate) fn command(dir: &Path) -> String {
+    format!("stepwell repair {} SESSION --to NEWDIR", dir.display())
 }
 
 #[derive(Serialize)]
@@ -73,8 +87,12 @@ struct Report {
     unproven: u64,
     last_seq: u64,
     lost: Vec<GapLine>,
+    /// Those of the lost ones of which only the body is.
+    bodies: Vec<LostBody>,
     /// What was gone before.
     gaps: Vec<GapLine>,
+    /// The last sequence before the first of all these gaps that is proven: a fork can go on from it.
+    fork_at: u64,
     /// Whether records may be missing behind the last one that is known.
     end_missing: bool,
     fences: u64,
@@ -88,6 +106,11 @@ impl Report {
     fn of(report: &RepairReport, store: Option<&Path>) -> Report {
         let lines = |gaps: &[Gap]| gaps.iter().map(GapLine::from).collect();
         let damage = report.damage.as_ref();
+        // A gap of which no sequences are known hides none, or stands at the end.
+        let missing = report.lost.iter().chain(&report.gaps);
+        let missing = missing.filter_map(|gap| gap.seqs.map(|(first, _)| first.get() - 1));
+        // Records that are not proven are the last ones.
+        let proven = report.last_seq.get().saturating_sub(report.unproven);
         Report {
             session: report.session,
             store: store.map(|path| path.display().to_string()),
@@ -95,7 +118,16 @@ impl Report {
             unproven: report.unproven,
             last_seq: report.last_seq.get(),
             lost: lines(&report.lost),
+            bodies: report
+                .bodies
+                .iter()
+                .map(|(seq, path)| LostBody {
+                    seq: seq.get(),
+                    path: path.display().to_string(),
+                })
+                .collect(),
             gaps: lines(&report.gaps),
+            fork_at: missing.min().unwrap_or(proven).min(proven),
             end_missing: report.end_missing,
             fences: report.fences,
             damage: damage.map(|damage| one_line(&damage.to_string())),
@@ -128,6 +160,10 @@ impl Report {
                 block.path
             ))?;
         }
+        for body in self.bodies.iter().take(SHOWN) {
+            let (seq, path) = (body.seq, &body.path);
+            out.line(&format!("the body of record {seq} is not whole: {path}"))?;
+        }
         for gap in self.lost.iter().take(SHOWN) {
             out.line(&format!("{gap}"))?;
         }
@@ -139,7 +175,7 @@ impl Report {
             ))?;
         }
         if self.end_missing {
-            out.line("the end of the log is missing: records behind the last one may be lost, nobody can say how many")?;
+            out.line("the end of the log is missing: records behind the last one may be lost, nobody can say how many; the last gap stands for them")?;
         }
         for gap in &self.gaps {
             out.line(&format!("{gap}, before this repair"))?;
@@ -189,7 +225,8 @@ pub(crate) fn run(args: &RepairArgs, out: &mut Output) -> Result<Verdict, Failur
             "The session is in the new store {new} and can be used: stepwell history {new} {session}"
         ))?,
         Verdict::Ok => out.line(&format!(
-            "The session is in the new store {new}, to be read only: its history ends before the first gap, and stepwell dump {new} {session} shows what is behind it."
+            "The session is in the new store {new}, to be read only: stepwell history {new} {session} shows what is intact, with its gaps. To go on from before the first gap: stepwell fork {new} {session} --at {}",
+            report.fork_at
         ))?,
     }
     Ok(verdict)

@@ -6,10 +6,10 @@ use serde::Serialize;
 use stepwell::Store;
 use stepwell::content::RawJson;
 use stepwell::identity::{SessionId, Timestamp};
-use stepwell::store::{Listed, SessionEntry, SessionStatus};
+use stepwell::store::{Cursor, Filter, ForkedFrom, Listed, Page, SessionEntry, SessionStatus};
 
 use crate::Verdict;
-use crate::args::SessionsArgs;
+use crate::args::{SessionsArgs, Status};
 use crate::failure::{Failure, one_line};
 use crate::output::{Output, Table, count, short, when};
 
@@ -24,10 +24,40 @@ struct Line<'a> {
     host: Option<&'a RawJson>,
     status: &'static str,
     last_seq: Option<u64>,
+    turns: Option<u64>,
+    steps: Option<u64>,
+    open_turns: Option<usize>,
+    pending_gates: Option<usize>,
+    forked_from: Option<Parent>,
+    /// Of its log.
+    bytes: Option<u64>,
     created: Option<Timestamp>,
     last_active: Option<Timestamp>,
     /// Why it is damaged or unreadable.
     problem: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Parent {
+    session: SessionId,
+    at: u64,
+}
+
+impl From<ForkedFrom> for Parent {
+    fn from(from: ForkedFrom) -> Parent {
+        Parent {
+            session: from.parent,
+            at: from.at.get(),
+        }
+    }
+}
+
+/// The last line of `--json`, if there is a next page.
+#[derive(Serialize)]
+struct Next {
+    next: String,
+    /// Sessions on all pages.
+    total: usize,
 }
 
 impl<'a> Line<'a> {
@@ -43,6 +73,12 @@ impl<'a> Line<'a> {
                     None => word(listed.status),
                 },
                 last_seq: Some(listed.last_seq.get()),
+                turns: Some(listed.turns),
+                steps: Some(listed.steps),
+                open_turns: Some(listed.open_turns),
+                pending_gates: Some(listed.pending_gates),
+                forked_from: listed.forked_from.map(Parent::from),
+                bytes: Some(listed.bytes),
                 created: listed.created,
                 last_active: listed.last_active,
                 problem: problem(listed),
@@ -54,6 +90,12 @@ impl<'a> Line<'a> {
                 host: None,
                 status: "unreadable",
                 last_seq: None,
+                turns: None,
+                steps: None,
+                open_turns: None,
+                pending_gates: None,
+                forked_from: None,
+                bytes: None,
                 created: None,
                 last_active: None,
                 problem: Some(one_line(&error.to_string())),
@@ -79,19 +121,67 @@ fn word(status: SessionStatus) -> &'static str {
     }
 }
 
+fn filter(args: &SessionsArgs) -> Filter {
+    let mut filter = Filter::new();
+    for status in &args.status {
+        filter = filter.status(match status {
+            Status::Idle => SessionStatus::Idle,
+            Status::Active => SessionStatus::Active,
+            Status::Interrupted => SessionStatus::Interrupted,
+            Status::Failed => SessionStatus::Failed,
+            Status::Stopped => SessionStatus::Stopped,
+            Status::Damaged => SessionStatus::Damaged,
+        });
+    }
+    if let Some(since) = args.since {
+        filter = filter.active_since(since);
+    }
+    match &args.title {
+        Some(title) => filter.title(title),
+        None => filter,
+    }
+}
+
+fn page(args: &SessionsArgs) -> Page {
+    let page = match args.limit {
+        Some(limit) => Page::first(usize::try_from(limit).unwrap_or(usize::MAX)),
+        None => Page::all(),
+    };
+    match args.after {
+        Some(cursor) => page.after(cursor),
+        None => page,
+    }
+}
+
 pub(crate) fn run(args: &SessionsArgs, out: &mut Output) -> Result<Verdict, Failure> {
     let store = Store::open_existing(&args.dir)?;
-    let entries = store.sessions()?;
-    let mut lines: Vec<Line<'_>> = entries.iter().map(Line::of).collect();
-    // The oldest first; what cannot say when it was created comes last.
-    lines.sort_by_key(|line| (line.created.is_none(), line.created, line.session));
+    let listing = store.list(&filter(args), &page(args))?;
+    let lines: Vec<Line<'_>> = listing.entries.iter().map(Line::of).collect();
     if args.json {
         lines.iter().try_for_each(|line| out.json(line))?;
+        if let Some(next) = listing.next {
+            out.json(&Next {
+                next: next.to_string(),
+                total: listing.total,
+            })?;
+        }
         return Ok(Verdict::Ok);
     }
+    print(args, &lines, out)?;
+    if let Some(next) = listing.next {
+        out.line("")?;
+        out.line(&more(lines.len(), listing.total, next))?;
+    }
+    Ok(Verdict::Ok)
+}
+
+fn more(shown: usize, total: usize, next: Cursor) -> String {
+    format!("{shown} of {total} sessions; the next ones: --after {next}")
+}
+
+fn print(args: &SessionsArgs, lines: &[Line<'_>], out: &mut Output) -> Result<(), Failure> {
     if lines.is_empty() {
-        out.line("No sessions.")?;
-        return Ok(Verdict::Ok);
+        return out.line("No sessions.");
     }
     let now = Timestamp::now();
     let mut table = Table::new(&[
@@ -102,7 +192,7 @@ pub(crate) fn run(args: &SessionsArgs, out: &mut Output) -> Result<Verdict, Fail
         "LAST ACTIVE",
         "TITLE",
     ]);
-    for line in &lines {
+    for line in lines {
         table.row(vec![
             line.session.to_string(),
             line.status.to_owned(),
@@ -126,6 +216,10 @@ pub(crate) fn run(args: &SessionsArgs, out: &mut Output) -> Result<Verdict, Fail
             let problem = line.problem.as_deref().unwrap_or_default();
             out.line(&format!("  {}: {problem}", line.session))?;
         }
+        out.line(&format!(
+            "Keep the files, and restore them from a copy or copy out what is intact: {}",
+            crate::repair::command(&args.dir)
+        ))?;
     }
-    Ok(Verdict::Ok)
+    Ok(())
 }

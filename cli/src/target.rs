@@ -1,9 +1,17 @@
-//! Finding the session that was meant.
+//! Finding the store and the session that were meant.
+
+use std::path::Path;
 
 use stepwell::Store;
 use stepwell::identity::SessionId;
 
 use crate::failure::Failure;
+
+/// A store that must exist, to be written to.
+pub(crate) fn existing(dir: &Path) -> Result<Store, Failure> {
+    Store::open_existing(dir)?;
+    Ok(Store::open(dir)?)
+}
 
 /// The session whose id begins with what was given, in any case of letters. For a whole id the others
 /// are not looked at.

@@ -143,7 +143,7 @@ pub(crate) fn run(args: &VerifyArgs, out: &mut Output) -> Result<Verdict, Failur
         lines.push(line);
     }
     if !args.json {
-        print(&lines, out)?;
+        print(args, &lines, out)?;
     }
     Ok(match lines.iter().all(|line| line.intact) {
         true => Verdict::Ok,
@@ -151,7 +151,7 @@ pub(crate) fn run(args: &VerifyArgs, out: &mut Output) -> Result<Verdict, Failur
     })
 }
 
-fn print(lines: &[Line], out: &mut Output) -> Result<(), Failure> {
+fn print(args: &VerifyArgs, lines: &[Line], out: &mut Output) -> Result<(), Failure> {
     if lines.is_empty() {
         return out.line("No sessions.");
     }
@@ -222,9 +222,9 @@ fn print(lines: &[Line], out: &mut Output) -> Result<(), Failure> {
             count(lines.len() as u64, "session", "sessions")
         )),
         _ => out.line(&format!(
-            "{} of {} damaged; 'stepwell history' shows what is intact. Keep the files and restore them from a copy.",
-            damaged,
-            count(lines.len() as u64, "session is", "sessions are")
+            "{damaged} of {} damaged; 'stepwell history' shows what is intact. Keep the files, and restore them from a copy or copy out what is intact: {}",
+            count(lines.len() as u64, "session is", "sessions are"),
+            crate::repair::command(&args.dir)
         )),
     }
 }

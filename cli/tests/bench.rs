@@ -110,7 +110,7 @@ fn for_a_person() {
 }
 
 #[test]
-fn replay_and_open() {
+fn replay_open_and_result() {
     let folder = tempfile::tempdir().unwrap();
     let replayed = stdout(&bench(folder.path(), &["--replay", "2", "--json"]));
     let names = ["replay_mib", "mib_per_s", "limit_mib_per_s", "ratio"];
@@ -119,6 +119,9 @@ fn replay_and_open() {
     let opened = stdout(&bench(folder.path(), &["--open", "2", "--json"]));
     let names = ["open_mib", "clean_ms", "read_only_ms", "killed_ms"];
     assert_eq!(last_line(&opened, &names)["open_mib"], 2);
+    let committed = stdout(&bench(folder.path(), &["--result", "8", "--json"]));
+    let names = ["result_kib", "blob_ms", "inline_ms", "ratio"];
+    assert_eq!(last_line(&committed, &names)["result_kib"], 8);
     assert!(is_empty(folder.path()));
 }
 
@@ -134,6 +137,7 @@ fn what_cannot_be_measured_is_said() {
         ["--size", "0"],
         ["--seconds", "nan"],
         ["--replay", "0"],
+        ["--result", "5000"],
     ] {
         let ran = bench(folder.path(), &wrong);
         assert_eq!(ran.status.code(), Some(2), "{wrong:?} {ran:?}");

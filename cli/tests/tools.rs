@@ -266,8 +266,52 @@ fn repair_of_a_damaged_session_asks_first_and_names_what_is_lost() {
         .filter_map(|line| line["seq"].as_u64())
         .collect();
     assert_eq!(seqs, [1, 2, 3, 4, 6, 7, 8, 9]);
-    assert!(dump.stdout.contains("are gone: Lost"), "{dump:?}");
+    assert!(
+        dump.stdout
+            .contains("nothing is left of the record with Lsn"),
+        "{dump:?}"
+    );
     assert_eq!(run(&["sessions", &new]).status, 0);
+    let forked = run(&["fork", &new, ID, "--at", "4", "--json"]);
+    assert_eq!(forked.objects()[0]["at"], 4, "{forked:?}");
+}
+
+/// Nobody knows how far a log went whose end is cut off. The copy keeps saying that: it is not written
+/// to, so no sequence that was acknowledged comes again.
+#[test]
+fn a_repaired_session_whose_end_is_lost_keeps_saying_so() {
+    let sample = Sample::new();
+    let segment = file_of(&sample, "seg-");
+    let entries = sample.entries();
+    let at = entries.iter().find(|entry| entry.seq.get() == 7).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(segment);
+    file.unwrap().set_len(at.position.offset).unwrap();
+    let new = new_store(&sample);
+    let refused = sample.run(&["repair", "{}", ID, "--to", &new]);
+    assert!(refused.stdout.contains("the end of the log is missing"));
+    // A slot may have proven more.
+    let refused = sample.run(&["repair", "{}", ID, "--to", &new, "--json"]);
+    let at = refused.objects()[0]["fork_at"].as_u64().unwrap();
+    assert!((5..=6).contains(&at), "{refused:?}");
+    let at = at.to_string();
+    let done = sample.run(&["repair", "{}", ID, "--to", &new, "--accept-loss"]);
+    assert_eq!(done.status, 0, "{done:?}");
+    let goes_on = format!("stepwell fork {new} {ID} --at {at}");
+    assert!(done.stdout.contains(&goes_on), "{done:?}");
+    let verified = run(&["verify", &new]);
+    assert!(
+        verified.stdout.contains("intact, with gaps"),
+        "{verified:?}"
+    );
+    run(&["rewind", &new, ID, "--to", "3"]).fails(1, "nothing is left of the record");
+    let forked = run(&["fork", &new, ID, "--at", &at, "--json"]);
+    assert_eq!(forked.status, 0, "{forked:?}");
+    // Also what is repaired again.
+    let again = format!("{new}-again");
+    let report = run(&["repair", &new, ID, "--to", &again, "--json"]);
+    let report = &report.objects()[0];
+    assert_eq!(report["gaps"].as_array().unwrap().len(), 1, "{report}");
+    assert_eq!(report["lost"].as_array().unwrap().len(), 0, "{report}");
 }
 
 /// A session of several segments: the seals, the footers, and what a repair writes beside them.

@@ -205,3 +205,23 @@ fn prune_does_what_it_is_asked_for_and_nothing_else() {
     let left: Vec<_> = Store::open(sample.dir()).unwrap().sessions().unwrap();
     assert_eq!((left.len(), left[0].id), (1, other));
 }
+
+#[test]
+fn prune_says_that_a_lock_could_not_be_taken_and_fails() {
+    let sample = Sample::new();
+    let lock = sample.store.session_dir(sample.session).join("LOCK");
+    std::fs::remove_file(&lock).unwrap();
+    // No lock can be taken here, whoever asks.
+    std::fs::create_dir(&lock).unwrap();
+    for more in [&["--dry-run"][..], &[]] {
+        let pruned = sample.run(&[&["prune", "{}", "--max-bytes", "1"], more].concat());
+        assert_eq!(pruned.status, 1, "{pruned:?}");
+        assert!(
+            pruned
+                .stdout
+                .contains("passed over (its lock could not be taken: "),
+            "{pruned:?}"
+        );
+    }
+    assert_eq!(sample.store.sessions().unwrap().len(), 1);
+}

@@ -47,8 +47,71 @@ fn sessions_as_json() {
     assert_eq!(line["title"], "listing files");
     assert_eq!(line["status"], "active");
     assert_eq!(line["last_seq"], LAST);
+    let counts = ["turns", "steps", "open_turns", "pending_gates"].map(|key| &line[key]);
+    assert_eq!(counts, [2, 3, 1, 0], "{line}");
+    assert!(line["bytes"].as_u64().unwrap() > 1000, "{line}");
+    assert_eq!(line["forked_from"], json!(null));
     assert_eq!(line["problem"], json!(null));
     assert!(line["created"].as_str().unwrap().ends_with('Z'), "{line}");
+}
+
+#[test]
+fn sessions_are_listed_in_pages_and_by_filters() {
+    let sample = Sample::new();
+    let others = [
+        "0197bbbb-0000-7000-8000-000000000002",
+        "0197bbbb-0000-7000-8000-000000000003",
+    ];
+    for (other, title) in others.into_iter().zip(["Sound", "other"]) {
+        sample.fill(other.parse().unwrap(), title);
+    }
+    // All pages, one behind the other.
+    let mut seen = Vec::new();
+    let mut page = sample.run(&["sessions", "{}", "--json", "--limit", "1"]);
+    loop {
+        assert_eq!(page.status, 0, "{page:?}");
+        let lines = page.objects();
+        seen.push(lines[0]["session"].as_str().unwrap().to_owned());
+        let Some(next) = lines.get(1) else { break };
+        assert_eq!(next["total"], 3);
+        let next = next["next"].as_str().unwrap();
+        let asked = ["sessions", "{}", "--json", "--limit", "1", "--after", next];
+        page = sample.run(&asked);
+    }
+    assert_eq!(seen, [others[1], others[0], ID]);
+    let table = sample.run(&["sessions", "{}", "--limit", "2"]).stdout;
+    let (_, next) = table
+        .rsplit_once("2 of 3 sessions; the next ones: ")
+        .unwrap();
+    let next: Vec<&str> = next.split_whitespace().collect();
+    let rest = [&["sessions", "{}", "--limit", "2"][..], &next].concat();
+    let rest = sample.run(&rest).stdout;
+    assert!(rest.contains(ID) && !rest.contains("--after"), "{rest}");
+
+    let shown = |filter: &[&str]| {
+        let run = sample.run(&[&["sessions", "{}", "--json"][..], filter].concat());
+        assert_eq!(run.status, 0, "{run:?}");
+        run.objects().len()
+    };
+    assert_eq!(shown(&["--title", "sOuNd"]), 1);
+    assert_eq!(shown(&["--status", "active"]), 3);
+    assert_eq!(shown(&["--status", "idle", "--status", "damaged"]), 0);
+    assert_eq!(shown(&["--since", "1d"]), 3);
+    assert_eq!(shown(&["--since", "9999-12-31T00:00:00Z"]), 0);
+    sample.flip(5);
+    assert_eq!(shown(&["--status", "damaged"]), 1);
+    for wrong in [
+        &["--after", "somewhere"][..],
+        &["--since", "yesterday"],
+        &["--status", "busy"],
+        &["--limit", "0"],
+    ] {
+        let run = sample.run(&[&["sessions", "{}"][..], wrong].concat());
+        run.fails(2, wrong[1]);
+    }
+    // Nothing was written into the store that was only looked at.
+    let index = std::path::Path::new(&sample.dir()).join("index");
+    assert!(!index.exists());
 }
 
 #[test]
@@ -229,13 +292,15 @@ fn damage_is_told_by_every_command() {
         run.stdout.contains("damaged") && run.stdout.contains(other),
         "{run:?}"
     );
+    // The one that was active last comes first.
     let lines = sample.run(&["sessions", "{}", "--json"]).objects();
+    assert_eq!((&lines[0]["session"], lines.len()), (&json!(other), 2));
     assert_eq!(
         (&lines[0]["status"], &lines[1]["status"]),
-        (&json!("damaged"), &json!("active"))
+        (&json!("active"), &json!("damaged"))
     );
     assert!(
-        lines[0]["problem"].as_str().unwrap().contains("row 9"),
+        lines[1]["problem"].as_str().unwrap().contains("row 9"),
         "{lines:?}"
     );
 
@@ -246,6 +311,13 @@ fn damage_is_told_by_every_command() {
         run.stdout.contains("1 of 2 sessions are damaged"),
         "{run:?}"
     );
+    let repair = format!(
+        "stepwell repair {} SESSION --to NEWDIR",
+        sample.dir().display()
+    );
+    assert!(run.stdout.contains(&repair), "{run:?}");
+    let listed = sample.run(&["sessions", "{}"]);
+    assert!(listed.stdout.contains(&repair), "{listed:?}");
     let run = sample.run(&["verify", "{}", "--json"]);
     assert_eq!(run.status, 1, "{run:?}");
     assert_eq!(run.objects()[0]["intact"], false);
@@ -364,6 +436,29 @@ fn a_directory_that_is_no_store_is_told_and_left_alone() {
     assert_eq!(std::fs::read_dir(empty.path()).unwrap().count(), 0);
     std::fs::write(sample.dir().join("STORE"), b"garbage").unwrap();
     sample.run(&["sessions", "{}"]).fails(1, "damaged");
+    std::fs::remove_file(sample.dir().join("STORE")).unwrap();
+    for args in [
+        &["sessions", "{}"][..],
+        &["verify", "{}"],
+        &["history", "{}", ID],
+        &["delete", "{}", ID, "--yes"],
+    ] {
+        sample.run(args).fails(1, "STORE is missing");
+    }
+}
+
+#[test]
+fn what_was_meant_otherwise_is_told() {
+    let sample = Sample::new();
+    let late = sample.run(&["history", "{}", ID, "--at", "9999"]);
+    assert_eq!(late.status, 0, "{late:?}");
+    let note = "stepwell: note: the session ends at 9, before 9999\n";
+    assert_eq!(late.stderr, note);
+    assert_eq!(sample.run(&["history", "{}", ID, "--at", "9"]).stderr, "");
+    sample
+        .run(&["history", "{}", ID, "--wrong"])
+        .fails(2, "see 'stepwell history --help'");
+    sample.run(&["wrong"]).fails(2, "see 'stepwell --help'");
 }
 
 #[test]
@@ -403,4 +498,79 @@ fn a_reader_that_leaves_early_is_no_error() {
             "{args:?}"
         );
     }
+}
+
+/// Bodies that stand in files of their own are shown where the event is, and named where only the record
+/// is; a lost one is named and hides nothing.
+#[test]
+fn bodies_in_files_are_shown_and_lost_ones_named() {
+    let sample = Sample::new();
+    let options = stepwell::store::StoreOptions {
+        blob_threshold: 1000,
+        ..Default::default()
+    };
+    let store = stepwell::Store::open_with(sample.dir(), options).unwrap();
+    let (session, _) = store
+        .open_session(sample.session, stepwell::store::Mode::Write)
+        .unwrap();
+    let mut main = session.loop_by_name("main").unwrap().unwrap();
+    let long = "what the tool found ".repeat(100);
+    let message = stepwell::content::UserMessage::text(&long);
+    let turn = main.begin_turn(message).unwrap();
+    turn.finish().unwrap();
+    let seq = session.last_seq().get() - 1;
+    drop(main);
+    session.close().unwrap();
+    let outside = |run: &str| -> Vec<serde_json::Value> {
+        let lines = run.lines().map(|line| serde_json::from_str(line).unwrap());
+        let lines = lines.filter(|line: &serde_json::Value| line.get("outside").is_some());
+        lines.collect()
+    };
+    let run = sample.run(&["dump", "{}", ID, "--json"]);
+    assert_eq!(run.status, 0, "{run:?}");
+    let [record] = &outside(&run.stdout)[..] else {
+        panic!("{run:?}");
+    };
+    assert_eq!(record["seq"], seq);
+    assert!(record["event"].to_string().contains(long.trim_end()));
+    let bytes = record["outside"].as_u64().unwrap();
+    assert!(bytes > 2000);
+    let segment = record["position"]["segment"].as_str().unwrap();
+    let file = store.session_dir(sample.session).join(segment);
+    let file = file.to_str().unwrap();
+    let run = sample.run(&["inspect", file, "--json"]);
+    let [frame] = &outside(&run.stdout)[..] else {
+        panic!("{run:?}");
+    };
+    assert_eq!(
+        (frame["seq"].as_u64(), &frame["outside"]),
+        (Some(seq), &record["outside"])
+    );
+    assert!(frame.get("payload").is_none(), "it was not asked for");
+    let run = sample.run(&["inspect", file]);
+    let said = format!("outside: {bytes} bytes of body in a file");
+    assert_eq!(run.stdout.matches(&said).count(), 1, "{run:?}");
+    let run = sample.run(&["history", "{}", ID]);
+    assert!(run.stdout.contains(long.trim_end()));
+
+    let blobs = store.session_dir(sample.session).join("blobs");
+    let blob = std::fs::read_dir(blobs).unwrap().next().unwrap().unwrap();
+    std::fs::remove_file(blob.path()).unwrap();
+    let name = blob.file_name().into_string().unwrap();
+    for command in ["verify", "dump"] {
+        let run = sample.run(&[command, "{}", ID]);
+        assert_eq!(run.status, 1, "{run:?}");
+        assert!(run.stdout.contains(&name), "{run:?}");
+        assert!(run.stdout.contains("there is no such file"), "{run:?}");
+    }
+    let run = sample.run(&["sessions", "{}"]);
+    assert_eq!(run.status, 0, "{run:?}");
+    let new = sample.dir().parent().unwrap().join("new");
+    let run = sample.run(&["repair", "{}", ID, "--to", new.to_str().unwrap()]);
+    assert_eq!(run.status, 1, "{run:?}");
+    let said = format!("the body of record {seq} is not whole");
+    assert!(
+        run.stdout.contains(&said) && run.stdout.contains(&name),
+        "{run:?}"
+    );
 }

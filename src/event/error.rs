@@ -223,6 +223,9 @@ pub enum DecodeError {
     /// A record's header is cut short, malformed, or not in its one canonical form.
     #[error("the record's header is malformed")]
     Header,
+    /// A body that stands outside of its record is not the one that the record refers to.
+    #[error("the body has another length or another digest than the record says")]
+    WrongBody,
     /// A field has the wrong type or is missing.
     #[error("{kind} does not have its form: {detail}")]
     Body {

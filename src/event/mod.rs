@@ -8,7 +8,9 @@
 //! | `factory` | stamps events with ids and times |
 //! | `limits` | the limits that writer and reader share |
 //! | `body` | how each body stands in JSON |
+//! | `key` | the idempotency key of a host |
 //! | `record` | the payload that the journal stores |
+//! | `outside` | bodies that stand outside of their record |
 //! | `wire` | the flat JSON for import, export and the command line |
 
 mod body;
@@ -16,8 +18,10 @@ mod error;
 mod factory;
 mod gate;
 mod intent;
+mod key;
 mod kind;
 mod limits;
+mod outside;
 mod record;
 mod session;
 mod turn;
@@ -31,10 +35,13 @@ pub use gate::{
     PermissionRequested, Prompt, Resolver, ToolCallCompleted, ToolCallStarted, UserInputRequested,
 };
 pub use intent::{ToolIntent, ToolIntentSettled};
+pub use key::{Key, KeyError};
 pub use kind::{Body, Class, Kind, Profile, Scope};
 pub use limits::{Culprit, LimitExceeded, LimitKind, Limits};
+pub use outside::{Outside, StoredBody};
 pub use record::{
-    Decoded, Key, KeyError, RecordHeader, accept, decode_header, decode_record, encode_record,
+    Decoded, RecordHeader, accept, body_in, decode_header, decode_outside, decode_record,
+    encode_record, refer_outside,
 };
 pub use session::{
     Forked, HostEvent, LoopIdle, LoopStarted, RestoreDone, RestoreErrored, RestoreStarted, Rewound,

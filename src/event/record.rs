@@ -3,10 +3,10 @@
 //! | offset | bytes | field | value |
 //! |---|---|---|---|
 //! | 0 | 1 | version | 1 |
-//! | 1 | 1 | flags | bit 0: a reader that does not know the kind may skip the record; others 0 |
+//! | 1 | 1 | flags | bit 0: a reader that does not know the kind may skip the record; bit 1: the body stands outside; others 0 |
 //! | 2 | 2 | header length H | little-endian, 1 to 512 |
 //! | 4 | H | header | see below |
-//! | 4 + H | rest | body | one JSON object, to the end of the payload |
+//! | 4 + H | rest | body | one JSON object, to the end of the payload; if it stands outside, its length (8 bytes, little-endian) and its SHA-256 (32 bytes) |
 //!
 //! The header is bincode 2 (`config::standard()`: little-endian, variable-length integers). An
 //! integer below 251 is one byte; 251, 252, 253 introduce 2, 4, 8 bytes. A signed integer is zigzag
@@ -25,20 +25,18 @@
 //! it in. The body holds `agent_name`, `cause` and `visibility` where they are not empty, then the
 //! fields of the kind; opaque JSON stands in it byte for byte (P11).
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
 use super::body::{self, AttributionFields, Bounded};
 use super::{
-    Body, DecodeError, EncodeError, Event, Header, Kind, LimitExceeded, Limits, kind, limits,
-    validate,
+    Body, DecodeError, EncodeError, Event, Header, Key, Kind, LimitExceeded, LimitKind, Limits,
+    Outside, StoredBody, kind, limits, validate,
 };
 use crate::identity::{Coordinates, EventId, LoopId, SessionId, StepId, Timestamp, TurnId};
 
 const VERSION: u8 = 1;
 const OPTIONAL: u8 = 1;
+const OUTSIDE: u8 = 2;
 /// Bytes before the header.
 const PREFIX: usize = 4;
 /// Bytes of a header at most; the longest one (all ids and a key of 256 bytes) has 348.
@@ -62,55 +60,6 @@ struct HeaderV1 {
     key: Option<String>,
 }
 
-/// A host's idempotency key: text of 1 to 256 bytes.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key(Box<str>);
-
-/// Why text is no [`Key`]. The host is at fault.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum KeyError {
-    /// The text is empty.
-    #[error("an idempotency key must not be empty")]
-    Empty,
-    /// The text has more than 256 bytes.
-    #[error("an idempotency key has at most 256 bytes, this one has {got}: use a digest")]
-    TooLong {
-        /// Bytes of the text.
-        got: usize,
-    },
-}
-
-impl Key {
-    /// Bytes of a key at most.
-    pub const MAX_BYTES: usize = 256;
-
-    /// A key.
-    ///
-    /// # Errors
-    /// [`KeyError`] when the text is empty or longer than 256 bytes.
-    pub fn new(text: impl Into<String>) -> Result<Self, KeyError> {
-        let text = text.into();
-        match text.len() {
-            0 => Err(KeyError::Empty),
-            got if got > Self::MAX_BYTES => Err(KeyError::TooLong { got }),
-            _ => Ok(Self(text.into_boxed_str())),
-        }
-    }
-
-    /// The text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 /// The header of a record, read without its body: what a scan needs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RecordHeader<'a> {
@@ -132,8 +81,8 @@ pub struct RecordHeader<'a> {
     pub created_at: Option<Timestamp>,
     /// The host's idempotency key.
     pub key: Option<Key>,
-    /// The body's JSON, not checked.
-    pub body: &'a [u8],
+    /// The body, or where it is.
+    pub body: StoredBody<'a>,
 }
 
 impl RecordHeader<'_> {
@@ -141,7 +90,23 @@ impl RecordHeader<'_> {
     /// and do not count, which is how a repeated commit under one key is told from another one.
     #[must_use]
     pub fn same_content(&self, other: &RecordHeader<'_>) -> bool {
-        self.code == other.code && self.body == other.body
+        self.code == other.code && self.body.is_same(&other.body)
+    }
+
+    /// The same without the record that it was read from, for a body that stands outside.
+    fn detached(self, outside: Outside) -> RecordHeader<'static> {
+        RecordHeader {
+            code: self.code,
+            kind: self.kind,
+            optional: self.optional,
+            loop_id: self.loop_id,
+            turn: self.turn,
+            step: self.step,
+            event_id: self.event_id,
+            created_at: self.created_at,
+            key: self.key,
+            body: StoredBody::Outside(outside),
+        }
     }
 }
 
@@ -159,6 +124,9 @@ pub enum Decoded {
         /// The host's key.
         key: Option<Key>,
     },
+    /// A record of an event whose body stands outside of it: [`decode_outside`] makes the event of
+    /// both.
+    Outside(RecordHeader<'static>),
     /// A record of a kind that this version does not know and that may be skipped. Whoever copies
     /// records copies its bytes as they are.
     Skipped {
@@ -213,8 +181,31 @@ pub fn encode_record(
     Ok(out.bytes)
 }
 
+/// The body in a record that [`encode_record`] made.
+#[must_use]
+pub fn body_in(record: &[u8]) -> &[u8] {
+    let offset = match record {
+        [_, _, low, high, ..] => PREFIX + usize::from(u16::from_le_bytes([*low, *high])),
+        _ => record.len(),
+    };
+    record.get(offset..).unwrap_or_default()
+}
+
+/// Lets a record that [`encode_record`] made refer to its body, which stands outside from now on. Only
+/// for kinds of which it may ([`Kind::may_stand_outside`]).
+pub fn refer_outside(record: &mut Vec<u8>) {
+    let body = body_in(record);
+    let (outside, length) = (Outside::of(body), body.len());
+    record.truncate(record.len() - length);
+    record.extend_from_slice(&outside.encode());
+    if let Some(flags) = record.get_mut(1) {
+        *flags |= OUTSIDE;
+    }
+}
+
 /// Whether a reader would take these bytes: the checks of [`decode_record`] that need no types, in
-/// one pass (size, header, UTF-8, grammar, depth, repeated keys).
+/// one pass (size, header, UTF-8, grammar, depth, repeated keys). Of a body that stands outside
+/// nothing is known here.
 ///
 /// # Errors
 /// [`DecodeError`], as reading gives it.
@@ -223,7 +214,9 @@ pub fn accept(bytes: &[u8], limits: &Limits) -> Result<(), DecodeError> {
     if header.kind.is_none() && !header.optional {
         return Err(DecodeError::UnknownKind { code: header.code });
     }
-    body::scan_object(header.body, limits)?;
+    if let StoredBody::Inside(body) = header.body {
+        body::scan_object(body, limits)?;
+    }
     Ok(())
 }
 
@@ -243,7 +236,7 @@ pub fn decode_header<'a>(
     if version != VERSION {
         return Err(DecodeError::UnknownRecordVersion { version });
     }
-    if flags & !OPTIONAL != 0 {
+    if flags & !(OPTIONAL | OUTSIDE) != 0 {
         return Err(DecodeError::Header);
     }
     let length = usize::from(u16::from_le_bytes([low, high]));
@@ -252,10 +245,20 @@ pub fn decode_header<'a>(
         return Err(DecodeError::Header);
     }
     let header = parse_header(encoded).ok_or(DecodeError::Header)?;
+    let kind = Kind::from_code(header.kind);
+    let body = match flags & OUTSIDE != 0 {
+        false => StoredBody::Inside(body),
+        true if kind.is_none_or(Kind::may_stand_outside) => {
+            let outside = Outside::decode(body).ok_or(DecodeError::Header)?;
+            check_outside(bytes.len(), &outside, limits)?;
+            StoredBody::Outside(outside)
+        }
+        true => return Err(DecodeError::Header),
+    };
     let id = |bytes: Option<[u8; 16]>| bytes.unwrap_or_default();
     Ok(RecordHeader {
         code: header.kind,
-        kind: Kind::from_code(header.kind),
+        kind,
         optional: flags & OPTIONAL != 0,
         loop_id: LoopId::from_bytes(id(header.loop_id)),
         turn: TurnId::from_bytes(id(header.turn)),
@@ -276,7 +279,18 @@ pub fn decode_header<'a>(
     })
 }
 
-/// Reads a record of `session`.
+/// The limit of a record counts its body wherever it stands.
+fn check_outside(record: usize, outside: &Outside, limits: &Limits) -> Result<(), DecodeError> {
+    let head = record.saturating_sub(Outside::BYTES);
+    let length = usize::try_from(outside.length).unwrap_or(usize::MAX);
+    let got = head.saturating_add(length);
+    if got > limits.record_bytes as usize {
+        return Err(LimitExceeded::new(LimitKind::RecordBytes, got, limits.record_bytes).into());
+    }
+    Ok(())
+}
+
+/// Reads a record of `session`. Of one whose body stands outside only the header can be read here.
 ///
 /// # Errors
 /// [`DecodeError`], the first thing that is wrong. A record of an unknown kind that is not optional
@@ -292,7 +306,48 @@ pub fn decode_record(
         None if record.optional => return Ok(Decoded::Skipped { code: record.code }),
         _ => return Err(DecodeError::UnknownKind { code: record.code }),
     };
-    let (text, facts) = body::scan_object(record.body, limits)?;
+    let body = match record.body {
+        StoredBody::Inside(body) => body,
+        StoredBody::Outside(outside) => return Ok(Decoded::Outside(record.detached(outside))),
+    };
+    let event = read_event(session, kind, &record, body, limits)?;
+    Ok(Decoded::Event {
+        event,
+        key: record.key,
+    })
+}
+
+/// Reads the event of a record of `session` whose body stands outside of it.
+///
+/// # Errors
+/// [`DecodeError::WrongBody`] if it is not the body that the record refers to; the others as for
+/// [`decode_record`].
+pub fn decode_outside(
+    session: SessionId,
+    record: &RecordHeader<'_>,
+    body: &[u8],
+    limits: &Limits,
+) -> Result<Event, DecodeError> {
+    match (record.kind, record.body) {
+        (Some(kind), StoredBody::Outside(outside)) if kind.may_stand_outside() => {
+            if !outside.describes(body) {
+                return Err(DecodeError::WrongBody);
+            }
+            read_event(session, kind, record, body, limits)
+        }
+        (None, _) => Err(DecodeError::UnknownKind { code: record.code }),
+        _ => Err(DecodeError::Header),
+    }
+}
+
+fn read_event(
+    session: SessionId,
+    kind: Kind,
+    record: &RecordHeader<'_>,
+    body: &[u8],
+    limits: &Limits,
+) -> Result<Event, DecodeError> {
+    let (text, facts) = body::scan_object(body, limits)?;
     let body = kind::read_body(kind, text)?;
     let mut header = Header {
         coordinates: Coordinates {
@@ -314,10 +369,7 @@ pub fn decode_record(
     if record.optional != is_optional(&event.body) {
         return Err(DecodeError::Header);
     }
-    Ok(Decoded::Event {
-        event,
-        key: record.key,
-    })
+    Ok(event)
 }
 
 /// What a reader that does not know it may skip: a host's event that says so, intents and what is

@@ -225,7 +225,9 @@ pub(crate) fn from_line(bytes: &[u8], limits: &Limits) -> Result<Line, DecodeErr
     let session = event.header.coordinates.session;
     let whole = match decode_record(session, &record, limits)? {
         Decoded::Event { event, .. } => event,
-        Decoded::Skipped { .. } => return Err(malformed("its record is of another kind")),
+        Decoded::Outside(_) | Decoded::Skipped { .. } => {
+            return Err(malformed("its record is of another kind"));
+        }
     };
     // One line must not say two things.
     let flat = |event: &Event| write(event, "{}", u32::MAX, limits).map(without_space);

@@ -17,7 +17,6 @@ use super::segment::{BLOCK, FRAMES, StaticHeader};
 use super::spans::Span;
 use super::tails;
 use super::{JournalOptions, Lsn};
-use crate::identity::SessionId;
 use crate::vfs::{Access, Lock};
 
 /// A fresh file and what belongs to it.
@@ -118,12 +117,7 @@ impl Action<'_> {
             create::segment_of(&self.directory, &header, recovered.watermark, &old, &copies)
                 .map_err(|error| self.make_error(error, &header.name))?;
         let quarantine = self.quarantine(recovered)?;
-        let entry = SegmentEntry {
-            name: header.name,
-            end: None,
-            log: header.log,
-            session: SessionId::nil(),
-        };
+        let entry = SegmentEntry::own(header.name, header.log, None);
         entries.push(entry);
         spans.push(Span {
             entry,

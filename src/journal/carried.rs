@@ -7,7 +7,6 @@ use super::footer;
 use super::manifest::End;
 use super::spans::Span;
 use super::{Lsn, ReadError};
-use crate::vfs::Access;
 
 /// A carry record with what its footer says beside it.
 #[derive(Debug, Clone, Copy)]
@@ -49,25 +48,24 @@ fn end(span: &Span) -> End {
 }
 
 /// Puts a carry record into the footer of a segment that recovery closed, which has none: the file
-/// beside it, written in place. If that is cut off, the footer does not check any more, and is
-/// rebuilt by reading, as it would be without it; so nothing waits for a sync of it, and nobody
-/// fails for it.
+/// beside it, made anew, since a fork may have linked the one that is there. If that is cut off, the
+/// footer is absent or does not check, and is rebuilt by reading, as it would be without it; so
+/// nothing waits for a sync of it, and nobody fails for it.
 pub(crate) fn supply(directory: &Directory, span: &Span, carry: Vec<u8>) {
     let put = || {
         let Some(mut footer) = footer::load(directory, &span.entry, end(span), span.base)? else {
             return Ok(false);
         };
         let name = span.entry.name.footer();
-        let Some(file) = directory.open_file(&name, Access::Write)? else {
-            return Ok(false);
-        };
-        if !footer.carry.is_empty() {
+        if !footer.carry.is_empty() || !directory.exists(&name)? {
             return Ok(false);
         }
         footer.carry = carry;
-        let bytes = footer.encode(&span.entry.place());
-        file.write_all(&bytes, 0)?;
-        file.set_len(bytes.len() as u64)?;
+        directory.remove(&name)?;
+        let file = directory.create_file(&name)?;
+        // Of the directory nothing is owed for it.
+        directory.rest();
+        file.write_all(&footer.encode(&span.entry.place()), 0)?;
         Ok::<bool, super::DiskError>(true)
     };
     match put() {

@@ -273,6 +273,14 @@ impl Directory {
             .map_err(|error| DiskError::new(Operation::Link, &link, &error))
     }
 
+    /// Gives a file of another directory one more name, in this one.
+    pub(crate) fn link_of(&self, other: &Directory, name: &str) -> Result<(), DiskError> {
+        self.hold()?;
+        let (original, link) = (other.file_path(name), self.file_path(name));
+        uninterrupted(|| self.vfs.hard_link(&original, &link))
+            .map_err(|error| DiskError::new(Operation::Link, &link, &error))
+    }
+
     /// The highest manifest, read; `None` if there is none.
     pub(crate) fn highest_manifest(&self) -> Result<Option<(u64, ManifestFound)>, DiskError> {
         loop {

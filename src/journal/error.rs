@@ -1,5 +1,6 @@
 //! The errors of a journal: one enum per operation, each variant saying where and whose fault.
 
+use std::cmp::Ordering;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -42,7 +43,7 @@ pub enum Operation {
 
 /// A call to the disk that failed: which, where, and what the system said.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{operation:?} of {} failed: {kind}{}", path.display(), OsCode(*code))]
+#[error("{operation:?} of {} failed: {}", path.display(), said(*kind, *code))]
 pub struct DiskError {
     /// The call.
     pub operation: Operation,
@@ -56,15 +57,12 @@ pub struct DiskError {
     pub code: Option<i32>,
 }
 
-struct OsCode(Option<i32>);
-
-impl std::fmt::Display for OsCode {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0 {
-            Some(code) => write!(f, " (os error {code})"),
-            None => Ok(()),
-        }
-    }
+/// What the system said, in its own words where it has a number for it.
+fn said(kind: io::ErrorKind, code: Option<i32>) -> String {
+    code.map_or_else(
+        || kind.to_string(),
+        |code| io::Error::from_raw_os_error(code).to_string(),
+    )
 }
 
 impl DiskError {
@@ -86,11 +84,11 @@ impl DiskError {
         }
     }
 
-    /// Whether the disk or a quota is full.
+    /// Whether the disk or a quota is full, or a file as large as it may be.
     pub fn is_full(&self) -> bool {
         matches!(
             self.kind,
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
         )
     }
 
@@ -192,8 +190,9 @@ pub enum NotCommitted {
         /// Their bytes.
         bytes: u64,
     },
-    /// The disk is full, found while space was prepared. Free some space and try again.
-    #[error("no space for the next segment: {0}; free some space and try again")]
+    /// The disk is full, found while space was prepared or the file of a large body was written. Free
+    /// some space and try again.
+    #[error("the disk is full: {0}; free some space and try again")]
     StorageFull(DiskError),
     /// The process has as many files open as it may: they could not be opened to write to. Close or
     /// park some sessions, or raise the limit, and try again.
@@ -233,25 +232,29 @@ pub enum AppendError {
 #[non_exhaustive]
 pub enum Damage {
     /// Row 4: segments with frames, but no manifest that can be read.
-    #[error("row 4: there is no readable manifest, but there are segments")]
+    #[error("there is no readable manifest, but there are segments (docs/guarantees.md, row 4)")]
     ManifestLost,
     /// Row 4: a segment bears a newer epoch than the highest manifest.
-    #[error("row 4: {segment} is newer than the highest manifest, so a newer manifest is lost")]
+    #[error(
+        "{segment} is newer than the highest manifest, so a newer manifest is lost (docs/guarantees.md, row 4)"
+    )]
     ManifestOutdated {
         /// The segment.
         segment: SegmentName,
     },
     /// Row 5: a listed segment is absent.
-    #[error("row 5: {segment} is listed but absent")]
+    #[error("{segment} is listed but absent (docs/guarantees.md, row 5)")]
     SegmentMissing {
         /// The segment.
         segment: SegmentName,
     },
     /// Row 5: every listed segment is finished.
-    #[error("row 5: all listed segments are finished, so the last one is lost")]
+    #[error(
+        "all listed segments are finished, so the last one is lost (docs/guarantees.md, row 5)"
+    )]
     SuccessorLost,
     /// Row 6: a finished segment is not whole.
-    #[error("row 6: {segment} is damaged at offset {offset}, at Lsn {lsn}")]
+    #[error("{segment} is damaged at offset {offset}, at Lsn {lsn} (docs/guarantees.md, row 6)")]
     Sealed {
         /// The segment.
         segment: SegmentName,
@@ -261,19 +264,23 @@ pub enum Damage {
         lsn: Lsn,
     },
     /// Row 7: the static header of the active segment is bad.
-    #[error("row 7: the header of {segment} is damaged")]
+    #[error("the header of {segment} is damaged (docs/guarantees.md, row 7)")]
     Header {
         /// The segment.
         segment: SegmentName,
     },
     /// Row 7: a segment behind the active one was used.
-    #[error("row 7: {segment} was used, although the one before it is not finished")]
+    #[error(
+        "{segment} was used, although the one before it is not finished (docs/guarantees.md, row 7)"
+    )]
     SuccessorUsed {
         /// The segment.
         segment: SegmentName,
     },
     /// Row 8: the active segment is shorter than it was made.
-    #[error("row 8: {segment} is cut to {length} of {expected} bytes")]
+    #[error(
+        "{segment} has {length} of the {expected} bytes that it was made with, and no slot that can be read says that a close cut it (docs/guarantees.md, row 8)"
+    )]
     Truncated {
         /// The segment.
         segment: SegmentName,
@@ -284,7 +291,7 @@ pub enum Damage {
     },
     /// Row 9: acknowledged records cannot be read.
     #[error(
-        "row 9: {segment} is damaged at offset {offset}, where the record with Lsn {first} should be; records up to Lsn {last} were acknowledged{}",
+        "{segment} is damaged at offset {offset}, where the record with Lsn {first} should be; records up to Lsn {last} were acknowledged{} (docs/guarantees.md, row 9)",
         without_header(missing)
     )]
     Acknowledged {
@@ -299,6 +306,15 @@ pub enum Damage {
         /// The Lsns among them without a readable header, as ranges.
         missing: Vec<(Lsn, Lsn)>,
     },
+}
+
+/// The records of a range, for people. It may be empty: a segment of which no record is known.
+fn records(first: Lsn, last: Lsn) -> String {
+    match first.cmp(&last) {
+        Ordering::Less => format!("the records with Lsn {first} to {last}"),
+        Ordering::Equal => format!("the record with Lsn {first}"),
+        Ordering::Greater => format!("any record from Lsn {first} on"),
+    }
 }
 
 /// The Lsns of which nothing is left, for people.
@@ -319,7 +335,11 @@ fn without_header(missing: &[(Lsn, Lsn)]) -> String {
 
 /// Who holds a lock, for people.
 fn held_by(holder: Option<&super::Holder>) -> String {
-    holder.map_or(String::new(), |holder| format!(", by {holder}"))
+    match holder {
+        Some(holder) if holder.is_this_process() => ", by this process".to_owned(),
+        Some(holder) => format!(", by {holder}"),
+        None => String::new(),
+    }
 }
 
 /// Why a journal could not be opened.
@@ -339,7 +359,7 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// Another process, or another handle of this one, has it open for writing.
-    #[error("{} is open for writing elsewhere{}; close it there or open it read-only", path.display(), held_by(.holder.as_ref()))]
+    #[error("{} is open for writing{}; close it there (reading it works meanwhile)", path.display(), held_by(.holder.as_ref()))]
     Locked {
         /// The lock file.
         path: PathBuf,
@@ -347,10 +367,10 @@ pub enum OpenError {
         holder: Option<super::Holder>,
     },
     /// The disk failed; nothing was decided from it (row 1).
-    #[error("row 1: {0}; nothing was decided from it")]
+    #[error("{0}; nothing was decided from it (docs/guarantees.md, row 1)")]
     Disk(DiskError),
     /// A newer version wrote it (row 2).
-    #[error("row 2: {} has format version {version}, this build knows up to {known}; use a newer build", path.display())]
+    #[error("{} has format version {version}, this build knows up to {known}; use a newer build (docs/guarantees.md, row 2)", path.display())]
     NewerFormat {
         /// The file.
         path: PathBuf,
@@ -360,7 +380,7 @@ pub enum OpenError {
         known: u32,
     },
     /// A file of another log stands in the place of ours (row 2).
-    #[error("row 2: {} belongs to another log; put the right file back", path.display())]
+    #[error("{} belongs to another log; put the right file back (docs/guarantees.md, row 2)", path.display())]
     ForeignLog {
         /// The file.
         path: PathBuf,
@@ -463,7 +483,7 @@ pub enum ReadError {
     #[error("{0}")]
     Disk(DiskError),
     /// The bytes are not those that were written. Reading goes on behind them.
-    #[error("{} is damaged at offset {offset}: the records with Lsn {first} to {last} cannot be read", path.display())]
+    #[error("{} is damaged at offset {offset}: {} cannot be read", path.display(), records(*.first, *.last))]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -476,7 +496,7 @@ pub enum ReadError {
     },
     /// The header of a segment is damaged. Its frames have checksums of their own and are read all
     /// the same; those that cannot be read are reported one by one.
-    #[error("the header of {} is damaged; its records from Lsn {first} to {last} are checked one by one", path.display())]
+    #[error("the header of {} is damaged; {} can be checked all the same, one by one", path.display(), records(*.first, *.last))]
     Header {
         /// The file.
         path: PathBuf,
@@ -486,7 +506,7 @@ pub enum ReadError {
         last: Lsn,
     },
     /// The record was deleted, or given up by a repair.
-    #[error("the records with Lsn {first} to {last} are gone: {kind:?}")]
+    #[error("nothing is left of {}: {kind:?}", records(*.first, *.last))]
     Gap {
         /// The first Lsn.
         first: Lsn,
@@ -517,4 +537,38 @@ pub enum CloseError {
     /// The disk failed while closing.
     #[error("closing failed: {0}; the next opening recovers")]
     Disk(DiskError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vfs::{RealVfs, Vfs};
+
+    #[test]
+    fn ranges_are_said_as_what_they_are() {
+        let said = |first, last| {
+            let (first, last) = (Lsn::new(first), Lsn::new(last));
+            let path = PathBuf::from("seg");
+            ReadError::Header { path, first, last }.to_string()
+        };
+        assert!(said(5, 6).contains("the records with Lsn 5 to 6 can"));
+        assert!(said(5, 5).contains("the record with Lsn 5 can"));
+        assert!(said(46, 45).contains("any record from Lsn 46 on can"));
+    }
+
+    #[test]
+    fn a_lock_names_its_holder_and_an_error_of_the_disk_the_words_of_the_system() {
+        let locked = |holder| {
+            let path = PathBuf::from("LOCK");
+            OpenError::Locked { path, holder }.to_string()
+        };
+        assert!(locked(Some(RealVfs.holder())).contains("for writing, by this process; "));
+        let mut other = RealVfs.holder();
+        other.pid += 1;
+        assert!(locked(Some(other.clone())).contains(&format!("by {other}; ")));
+        assert!(locked(None).contains("for writing; "));
+        let absent = io::Error::from_raw_os_error(2);
+        let error = DiskError::new(Operation::Open, Path::new("x"), &absent);
+        assert_eq!(error.to_string(), format!("Open of x failed: {absent}"));
+    }
 }

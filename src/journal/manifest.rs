@@ -32,11 +32,34 @@ pub(crate) struct SegmentEntry {
     pub(crate) end: Option<End>,
     /// The log under which its frames were written (a fork links files of its parent).
     pub(crate) log: LogId,
-    /// The session under which its frames were written; nil: as the frames say.
+    /// The session under which its frames were written, if it is not the journal's own; nil: as the
+    /// frames say.
     pub(crate) session: SessionId,
+    /// The session that they are read as in its place: the owner of the journal. It is not written
+    /// beside each entry; nil if `session` is.
+    pub(crate) reads_as: SessionId,
 }
 
 impl SegmentEntry {
+    /// A segment that the journal itself has written.
+    pub(crate) fn own(name: SegmentName, log: LogId, end: Option<End>) -> SegmentEntry {
+        SegmentEntry {
+            name,
+            end,
+            log,
+            session: SessionId::nil(),
+            reads_as: SessionId::nil(),
+        }
+    }
+
+    /// The session of a frame, by what its header says.
+    pub(crate) fn session_of(&self, found: SessionId) -> SessionId {
+        match !self.session.is_nil() && found == self.session {
+            true => self.reads_as,
+            false => found,
+        }
+    }
+
     pub(crate) fn place(&self) -> Place {
         Place {
             log: self.log,
@@ -144,7 +167,7 @@ impl Manifest {
         }
         let mut segments = Vec::with_capacity(count as usize);
         for chunk in bytes.get(HEAD_LEN..)?.chunks_exact(ENTRY_LEN) {
-            segments.push(Self::read_entry(chunk)?);
+            segments.push(Self::read_entry(chunk, owner)?);
         }
         Some(ManifestFound::Good(Manifest {
             log,
@@ -157,7 +180,7 @@ impl Manifest {
         }))
     }
 
-    fn read_entry(chunk: &[u8]) -> Option<SegmentEntry> {
+    fn read_entry(chunk: &[u8], owner: SessionId) -> Option<SegmentEntry> {
         let mut at = 0;
         let number = take_u64(chunk, &mut at)?;
         let generation = take_u32(chunk, &mut at)?;
@@ -186,6 +209,10 @@ impl Manifest {
             end: (flags & 1 == 1).then_some(End { offset, last }),
             log,
             session,
+            reads_as: match session.is_nil() {
+                true => session,
+                false => owner,
+            },
         })
     }
 }
@@ -196,15 +223,25 @@ mod tests {
 
     fn sample() -> Manifest {
         let log = LogId([1; 16]);
-        let entry = |number, end| SegmentEntry {
-            name: SegmentName {
+        let entry = |number, end| {
+            let name = SegmentName {
                 number,
                 generation: 0,
                 epoch: 1,
-            },
-            end,
-            log,
-            session: SessionId::nil(),
+            };
+            SegmentEntry::own(name, log, end)
+        };
+        let linked = SegmentEntry {
+            log: LogId([2; 16]),
+            session: SessionId::from_bytes([6; 16]),
+            reads_as: SessionId::from_bytes([5; 16]),
+            ..entry(
+                1,
+                Some(End {
+                    offset: 20000,
+                    last: Lsn::new(17),
+                }),
+            )
         };
         Manifest {
             log,
@@ -213,16 +250,7 @@ mod tests {
             number: 9,
             epoch: 3,
             max_payload: 1 << 24,
-            segments: vec![
-                entry(
-                    1,
-                    Some(End {
-                        offset: 20000,
-                        last: Lsn::new(17),
-                    }),
-                ),
-                entry(2, None),
-            ],
+            segments: vec![linked, entry(2, None)],
         }
     }
 

@@ -25,8 +25,10 @@ mod directory;
 mod error;
 mod evidence;
 mod fault;
+mod fingerprint;
 mod follow;
 mod footer;
+mod fork;
 mod frame;
 mod group;
 mod holder;
@@ -72,16 +74,19 @@ use std::time::Duration;
 pub(crate) use carried::Carried;
 use counters::MAX_COUNTER;
 pub use counters::{Lsn, Seq};
+pub(crate) use directory::{read_full, uninterrupted, write_all};
 pub use error::{
     AppendError, CloseError, Damage, DiskError, Fault, FaultCause, NotCommitted, OpenError,
     Operation, ReadError,
 };
+pub(crate) use fingerprint::{Fingerprint, Names};
 pub use follow::{FollowError, Follower, JournalFollower, Polling};
+pub use fork::{ForkError, ForkPoint};
 pub use frame::FrameKind;
 pub use inspect::{InspectError, InspectedFrame, Part, inspect};
 pub use lenient::UnreadableBlock;
-pub(crate) use names::LOCK;
 pub use names::SegmentName;
+pub(crate) use names::{LOCK, QUARANTINE};
 pub use opening::Opening;
 pub use options::{JournalOptions, Owner};
 pub(crate) use progress::Watch;
@@ -96,6 +101,7 @@ use rot::RotCell;
 pub(crate) use ticket::Sink;
 pub use ticket::{AppendTicket, Stalled};
 pub use workers::Workers;
+pub(crate) use workers::{Chore, Serve};
 
 use crate::identity::SessionId;
 pub use crate::vfs::Holder;

@@ -158,7 +158,7 @@ const ROWS: usize = 1 << 16;
 /// Bytes of a fence's payload.
 pub(super) const FENCE_LEN: u32 = 32;
 
-fn fence_payload(epoch: u64) -> Result<Vec<u8>, OpenError> {
+pub(super) fn fence_payload(epoch: u64) -> Result<Vec<u8>, OpenError> {
     let mut random = [0; 16];
     getrandom::fill(&mut random).map_err(|_| OpenError::NoRandomness)?;
     let mut payload = Vec::with_capacity(32);

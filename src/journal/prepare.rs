@@ -17,7 +17,6 @@ use super::manifest::{End, Manifest, SegmentEntry};
 use super::names::SegmentName;
 use super::segment::StaticHeader;
 use super::spans::Spans;
-use crate::identity::SessionId;
 use crate::sync::{Mutex, MutexGuard};
 use crate::vfs::Access;
 
@@ -40,6 +39,11 @@ impl Right {
 
     fn current(&self) -> Arc<Ownership> {
         lock(&self.0).clone()
+    }
+
+    /// The last manifest that this process published.
+    pub(crate) fn manifest(&self) -> Manifest {
+        self.current().manifest.clone()
     }
 
     /// Closes the manifest: until [`Right::come_back`] nothing is acknowledged.
@@ -344,12 +348,7 @@ impl Preparer {
         // The files of those that the manifest ends are not held longer than it takes.
         self.trim(work);
         let before = self.right.current();
-        let entry = SegmentEntry {
-            name: header.name,
-            end: None,
-            log: header.log,
-            session: SessionId::nil(),
-        };
+        let entry = SegmentEntry::own(header.name, header.log, None);
         let mut manifest = Manifest {
             number: before.manifest.number.saturating_add(1),
             ..before.manifest.clone()

@@ -363,7 +363,7 @@ pub(super) fn entry(
     Ok(Some(Entry {
         lsn: header.lsn,
         seq: header.seq,
-        session: header.session,
+        session: span.entry.session_of(header.session),
         previous: header.previous,
         kind: header.kind,
         epoch: header.epoch,

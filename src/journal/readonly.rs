@@ -86,6 +86,11 @@ impl JournalView {
         watch.begin_replay(&self.spans, from);
     }
 
+    /// The files of its segments that it holds open.
+    pub(crate) fn pinned(&self) -> &[(SegmentName, OpenFile)] {
+        &self.pinned
+    }
+
     /// Its directory, and the segments that it reads.
     pub(crate) fn parts(&self) -> (&Directory, &[Span]) {
         (&self.directory, &self.spans)
@@ -367,6 +372,12 @@ impl JournalView {
             }
         }
         Ok(carries)
+    }
+
+    /// The bytes of its segments, up to the last frame that counts in each.
+    pub(crate) fn bytes(&self) -> u64 {
+        let ends = self.spans.iter().map(|span| span.end);
+        ends.fold(0, u64::saturating_add)
     }
 
     /// The newest carry record of the segments before an Lsn that is accepted, with the last Lsn that

@@ -26,7 +26,6 @@ use super::segment::{FRAMES, HeaderFound, StaticHeader, VERSION};
 use super::spans::Span;
 use super::tails::Tails;
 use super::{FrameKind, JournalOptions, Lsn, Owner};
-use crate::identity::SessionId;
 use crate::vfs::{Access, Lock, Vfs};
 
 /// How often evidence of damage is gathered again before it stands: an overtaken writer may still
@@ -337,12 +336,7 @@ fn first_segment(action: Action<'_>, manifest: &Manifest) -> Result<Settled, Ope
     };
     let file = create::empty_segment(&action.directory, &header)
         .map_err(|error| action.make_error(error, &header.name))?;
-    let entry = SegmentEntry {
-        name: header.name,
-        end: None,
-        log: manifest.log,
-        session: SessionId::nil(),
-    };
+    let entry = SegmentEntry::own(header.name, manifest.log, None);
     let report = RecoveryReport::fresh(action.ownership.manifest.epoch);
     action.finish(
         vec![entry],

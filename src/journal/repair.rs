@@ -6,8 +6,8 @@
 //! the second one copies. A fence that cannot be read is no loss when the Seqs on both sides of it
 //! show that no record stood there: it is written anew.
 
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::directory::Directory;
@@ -75,7 +75,8 @@ pub struct RepairReport {
     /// How many fences were written anew; they hold nothing of the session.
     pub fences: u64,
     /// Whether records may have stood behind the last one that is known: the end of the log itself
-    /// is missing, so nobody can say how many.
+    /// is missing, so nobody can say how many. The last gap in `lost` goes one Lsn beyond what is
+    /// known then, so that the copy keeps saying it.
     pub end_missing: bool,
     /// The damage that the decision found.
     pub damage: Option<Damage>,
@@ -83,6 +84,9 @@ pub struct RepairReport {
     pub unreadable: Vec<UnreadableBlock>,
     /// A torn tail: not copied, since nothing proves that it was acknowledged.
     pub torn: Option<Cut>,
+    /// The records that are intact and whose bodies, which stand in files of their own, are not: they
+    /// are among those that are lost. With the file.
+    pub bodies: Vec<(Seq, PathBuf)>,
 }
 
 impl RepairReport {
@@ -100,6 +104,10 @@ pub(crate) enum Extent {
     /// What is proven to have been acknowledged; the others are counted.
     Proven,
 }
+
+/// Says of a record which file that belongs to it is not whole, if one is not: without it the record is
+/// not copied.
+pub(crate) type Lacks<'a> = &'a dyn Fn(&Entry<&[u8]>) -> Option<PathBuf>;
 
 /// Why a journal was not copied.
 #[derive(Debug)]
@@ -133,6 +141,8 @@ pub(crate) struct Repair {
     instead: BTreeMap<Lsn, (Lsn, Instead)>,
     /// The frames of batches of which a part is missing, with a batch place of their own.
     broken: BTreeMap<Lsn, (u16, u16)>,
+    /// The records that are given up for a file that belongs to them.
+    given_up: BTreeSet<Lsn>,
     epoch: u64,
     bytes: u64,
     last: Lsn,
@@ -149,6 +159,7 @@ impl Repair {
         session: SessionId,
         options: &JournalOptions,
         extent: Extent,
+        lacks: Lacks<'_>,
         watch: &Watch,
     ) -> Result<Repair, CopyError> {
         let lenient = Lenient::new(vfs);
@@ -180,6 +191,7 @@ impl Repair {
             damage: view.damage().cloned(),
             unreadable: Vec::new(),
             torn: view.report().cut.clone(),
+            bodies: Vec::new(),
         };
         let mut repair = Repair {
             until: (extent == Extent::Proven).then_some(view.report().watermark),
@@ -190,11 +202,12 @@ impl Repair {
             report,
             instead: BTreeMap::new(),
             broken: BTreeMap::new(),
+            given_up: BTreeSet::new(),
             bytes: 0,
             last: Lsn::ZERO,
             max_payload,
         };
-        let read = repair.first_pass();
+        let read = repair.first_pass(lacks);
         watch.outcome(path, Ok(()))?;
         read.map_err(CopyError::Read)?;
         repair.report.unreadable = repair.lenient.unreadable();
@@ -205,7 +218,7 @@ impl Repair {
         &self.report
     }
 
-    fn first_pass(&mut self) -> Result<(), ReadError> {
+    fn first_pass(&mut self, lacks: Lacks<'_>) -> Result<(), ReadError> {
         let mut claimed = self.view.report().watermark;
         if self.until.is_none() {
             claimed = claimed.max(self.view.report().last);
@@ -245,6 +258,12 @@ impl Repair {
                 self.report.unproven += u64::from(entry.kind == FrameKind::Record);
                 continue;
             }
+            if let Some(path) = lacks(&entry) {
+                claimed = claimed.max(entry.lsn);
+                self.given_up.insert(entry.lsn);
+                self.report.bodies.push((entry.seq, path));
+                continue;
+            }
             self.gap_before(entry.lsn, &mut gaps, &mut batch);
             self.last = entry.lsn;
             self.epoch = self.epoch.max(entry.epoch);
@@ -261,6 +280,11 @@ impl Repair {
                 self.close_gaps(&mut gaps, Some(entry.seq));
                 self.report.last_seq = entry.seq;
             }
+        }
+        if self.report.end_missing {
+            // Nobody knows how far the log went. That it went on is said by a gap that goes one Lsn
+            // beyond what is known: so the end of the copy is no end that anybody writes behind.
+            claimed = claimed.max(self.last).next();
         }
         self.gap_before(claimed.next(), &mut gaps, &mut batch);
         self.end_batch(&mut batch);
@@ -403,6 +427,7 @@ impl Copying<'_> {
         while let Some(read) = reader.read_next() {
             match read {
                 Ok(entry) if self.repair.is_above(entry.lsn) => {}
+                Ok(entry) if self.repair.given_up.contains(&entry.lsn) => {}
                 Ok(entry) if entry.lsn > self.last => {
                     self.gaps_before(entry.lsn)?;
                     self.record(&entry)?;

@@ -1,4 +1,5 @@
-//! Writing a journal anew from frames that were read elsewhere: the target of a repair.
+//! Writing a journal anew from frames that were read elsewhere: the target of a repair, and what a fork
+//! has of its own.
 //!
 //! All segments but the last are finished, with their end in the manifest, as if recovery had closed
 //! them; the last one is active, its slots carrying the watermark. Everything is synced before the
@@ -92,6 +93,12 @@ impl<'a> Rewriter<'a> {
         })
     }
 
+    /// Behind segments that are finished already, the last of which ends at an Lsn.
+    pub(crate) fn begin_behind(&mut self, entries: Vec<SegmentEntry>, last: Lsn) {
+        self.entries = entries;
+        self.last = last;
+    }
+
     /// Writes one batch, with the epochs and batch places that its headers have.
     pub(crate) fn put(&mut self, batch: &[(Header, Vec<u8>)]) -> Result<(), OpenError> {
         let Some((first, _)) = batch.first() else {
@@ -144,8 +151,9 @@ impl<'a> Rewriter<'a> {
         let wanted = self
             .left
             .clamp(self.options.first_capacity, self.options.max_capacity);
+        let numbers = self.entries.iter().map(|entry| entry.name.number);
         let name = SegmentName {
-            number: self.entries.len() as u64 + 1,
+            number: numbers.max().unwrap_or(0).saturating_add(1),
             generation: 0,
             epoch: self.outline.epoch,
         };
@@ -170,12 +178,7 @@ impl<'a> Rewriter<'a> {
     }
 
     fn entry(header: &StaticHeader, end: Option<End>) -> SegmentEntry {
-        SegmentEntry {
-            name: header.name,
-            end,
-            log: header.log,
-            session: SessionId::nil(),
-        }
+        SegmentEntry::own(header.name, header.log, end)
     }
 
     /// Ends a segment at its last frame; its footer is a file beside it.

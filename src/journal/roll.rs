@@ -9,6 +9,7 @@ use super::manifest::End;
 use super::segment::{BLOCK, FRAMES, SEAL, Seal};
 use super::spans::Span;
 use super::writer::Writer;
+use crate::contain::{Panicked, contained};
 
 /// A segment that was filled in less than this has the next but one asked for at once.
 const HURRY: Duration = Duration::from_secs(1);
@@ -51,10 +52,10 @@ impl Writer {
         match &mut footer.parts {
             Some(parts) => {
                 for (session, part) in parts {
-                    part.state = self.carry.state_of(*session);
+                    part.state = said(|| self.carry.state_of(*session));
                 }
             }
-            None => footer.carry = self.carry.carry(self.last),
+            None => footer.carry = said(|| self.carry.carry(self.last)),
         }
         let bytes = footer.encode(&self.place);
         let offset = self.position.next_multiple_of(BLOCK);
@@ -126,4 +127,12 @@ impl Writer {
             CloseError::Disk(error)
         })
     }
+}
+
+/// A state of the layer above. A layer that panics says nothing; an opening reads more then.
+fn said(state: impl FnOnce() -> Vec<u8>) -> Vec<u8> {
+    contained(state).unwrap_or_else(|Panicked(detail)| {
+        tracing::error!(detail, "the carry record of a segment panicked");
+        Vec::new()
+    })
 }

@@ -125,12 +125,7 @@ fn unlisted(
     let HeaderFound::Good(header) = read_static_header(&file)? else {
         return Ok(None);
     };
-    let entry = SegmentEntry {
-        name,
-        end: None,
-        log: header.log,
-        session: SessionId::nil(),
-    };
+    let entry = SegmentEntry::own(name, header.log, None);
     let content = Content::read(&file, &entry, Lsn::ZERO, true)?;
     Ok((!content.frames.is_empty()).then_some((content, file)))
 }
@@ -188,12 +183,50 @@ fn by_headers(directory: &Directory) -> Result<(Vec<Span>, Lsn), DiskError> {
             }
             counting.pop();
         }
+        // A file that a fork linked goes on for the session that wrote it; what it claims there says
+        // nothing of this one.
+        if let Some(before) = counting.last_mut()
+            && before.entry.log != content.entry.log
+        {
+            before.claim = before.claim.min(content.base);
+        }
         counting.push(content);
     }
+    read_as_owner(&mut counting);
     let claims = counting.iter().map(|content| content.claim);
     let watermark = claims.max().unwrap_or(Lsn::ZERO);
     let spans = counting.iter().map(|content| content.span(content.last));
     Ok((spans.collect(), watermark))
+}
+
+/// Files of another log are those that a fork linked, if they lie before the own ones, which are the
+/// newest, without a gap: their frames are read as the session whose own ones are. Else they stay what
+/// they say that they are.
+fn read_as_owner(counting: &mut [Content]) {
+    let newest = counting
+        .iter()
+        .max_by_key(|content| content.entry.name.epoch);
+    let Some(log) = newest.map(|content| content.entry.log) else {
+        return;
+    };
+    let own = |content: &Content| content.entry.log == log;
+    let linked = counting.iter().position(own).unwrap_or(0);
+    let Some((linked, owned)) = counting.split_at_mut_checked(linked) else {
+        return;
+    };
+    let follows = match (linked.last(), owned.first()) {
+        (Some(before), Some(first)) => before.last == first.base,
+        _ => false,
+    };
+    let Some(owner) = owned.iter().find_map(Content::session).filter(|_| follows) else {
+        return;
+    };
+    for content in linked {
+        if let Some(session) = content.session() {
+            content.entry.session = session;
+            content.entry.reads_as = owner;
+        }
+    }
 }
 
 /// The headers of one segment file.
@@ -274,6 +307,13 @@ impl Content {
             None => content.last = content.frames.last().map_or(base, end_of_batch).max(base),
         }
         Ok(content)
+    }
+
+    /// Whose its first record is.
+    fn session(&self) -> Option<SessionId> {
+        let mut headers = self.frames.iter().map(|frame| &frame.header);
+        let record = headers.find(|header| header.kind == FrameKind::Record);
+        record.map(|header| header.session)
     }
 
     /// Shows nothing above an Lsn.

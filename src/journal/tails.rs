@@ -71,7 +71,7 @@ pub(super) fn load(
             }
         };
         for (session, range) in footer.sessions {
-            tails.entry(session).or_insert(Tail {
+            tails.entry(span.entry.session_of(session)).or_insert(Tail {
                 seq: range.last_seq,
                 lsn: range.last,
             });

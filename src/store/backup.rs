@@ -4,6 +4,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::blobs::CopyBodiesError;
+use super::catalog::Catalog;
 use super::delete::session_names;
 use super::options::Layout;
 use super::purge::remove_tree;
@@ -11,8 +13,8 @@ use super::tombstone::{self, DELETED};
 use super::{SESSIONS, Store, StoreError, StoreOptions, create_dir, root};
 use crate::identity::SessionId;
 use crate::journal::{
-    CopyError, DiskError, Extent, LOCK, OpenError, Operation, ReadError, Repair, RepairReport, Seq,
-    Watch,
+    CopyError, DiskError, Entry, Extent, LOCK, OpenError, Operation, ReadError, Repair,
+    RepairReport, Seq, Watch,
 };
 use crate::vfs::Vfs;
 
@@ -188,13 +190,13 @@ impl Target<'_> {
         }
         // Behind the sessions: one that was deleted since it was copied is deleted here too.
         let tombstones = store.tombstones()?;
-        let layout = Layout::PerSession;
         let copy = Store::with(
             self.vfs.clone(),
             self.to,
             StoreOptions::default(),
             false,
-            layout,
+            Layout::PerSession,
+            Catalog::off(),
         );
         for name in &tombstones {
             copy.make_tombstone_of(name)?;
@@ -248,7 +250,10 @@ impl Target<'_> {
         let options = &store.inner.options.journal;
         let from = store.session_dir(id);
         let watch = Watch::default();
-        let planned = Repair::plan(self.vfs.clone(), &from, id, options, Extent::Proven, &watch);
+        let decoder = store.decoder(id);
+        let lacks = |entry: &Entry<&[u8]>| decoder.blobs.lacking(entry, &decoder.limits);
+        let vfs = self.vfs.clone();
+        let planned = Repair::plan(vfs, &from, id, options, Extent::Proven, &lacks, &watch);
         let repair = match planned {
             Ok(repair) => repair,
             Err(CopyError::Open(OpenError::NotFound { .. })) => return Ok(Ok(None)),
@@ -269,14 +274,25 @@ impl Target<'_> {
         create_dir(self.vfs, &dir)?;
         let copied = repair.copy(self.vfs.clone(), &dir, options);
         let checked = copied.and_then(|()| repair.reads_back(self.vfs.clone(), &dir));
+        let bodies = || decoder.blobs.copy_for(&dir, &decoder.limits);
         match checked {
-            Ok(true) => Ok(Ok(Some(BackedUp {
-                session: id,
-                records: found.records,
-                last_seq: found.last_seq,
-                unproven: found.unproven,
-                gaps: !found.gaps.is_empty(),
-            }))),
+            Ok(true) => match bodies() {
+                Err(CopyBodiesError::Journal(error)) => Err(BackupError::Journal(error)),
+                Err(CopyBodiesError::Target(error)) => Err(error.into()),
+                // It was whole a moment ago.
+                Err(CopyBodiesError::Source(error)) => {
+                    tracing::debug!(%error, session = %id, "a session changed in a backup");
+                    remove_tree(self.vfs, &dir, Some(LOCK))?;
+                    Ok(Err(LeftOut::Changing))
+                }
+                Ok(()) => Ok(Ok(Some(BackedUp {
+                    session: id,
+                    records: found.records,
+                    last_seq: found.last_seq,
+                    unproven: found.unproven,
+                    gaps: !found.gaps.is_empty(),
+                }))),
+            },
             Ok(false) => Err(BackupError::Check(id)),
             // The source gave something else than before.
             Err(error @ (CopyError::Changed(_) | CopyError::Read(_))) => {

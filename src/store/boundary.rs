@@ -4,13 +4,18 @@ use std::collections::{HashSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
 
+use super::catalog::Mark;
 use super::committed::{Committed, Outcome};
 use super::draft::Draft;
-use super::flight::{Encoded, InFlight, Request, Submitted, Taken};
-use super::io::{IoThread, Ticket};
+use super::flight::{Encoded, InFlight, Request, Submitted};
+use super::io::{IoThread, Promise, Ticket};
 use super::log::Log;
+use super::options::StoreOptions;
+use super::outside::{Tidy, Unwritten};
+use super::replay::Decoder;
 use super::session::Mode;
 use super::state::{Admission, SessionState};
+use super::taken::Taken;
 use super::{CommitError, Refusal, ReplayError, SessionCloseError};
 use crate::contain::{contained, dropped};
 use crate::event::{
@@ -45,6 +50,11 @@ pub(super) struct SessionCore {
     pub(super) mode: Mode,
     pub(super) log: Box<dyn Log>,
     pub(super) limits: Limits,
+    pub(super) decoder: Decoder,
+    /// Bodies of at least so many bytes stand in files.
+    pub(super) blob_threshold: usize,
+    /// Bytes of such bodies that may be under way before those that cannot wait are refused.
+    pub(super) queue_bytes: u64,
     pub(super) factory: Factory,
     pub(super) io: Arc<IoThread>,
     pub(super) workers: Workers,
@@ -53,11 +63,15 @@ pub(super) struct SessionCore {
     pub(super) token: usize,
     /// Orders the commits. Held for moments only, never while the disk works.
     pub(super) boundary: Mutex<Boundary>,
+    /// Batches whose large bodies the workers write.
+    pub(super) unwritten: Mutex<VecDeque<Unwritten>>,
     /// The first fault, to be read without waiting for a commit.
     pub(super) latched: Arc<OnceLock<Fault>>,
     /// Held for moments only.
     state: Arc<Mutex<SessionState>>,
     claimed: Mutex<HashSet<LoopId>>,
+    /// By which the catalog learns of commits.
+    pub(super) mark: OnceLock<Mark>,
     /// What the floor above keeps for the life of the session: its hub.
     #[cfg(feature = "runtime")]
     pub(super) companion: super::companion::Companion,
@@ -78,8 +92,14 @@ pub(super) struct Boundary {
     pub(super) waiting: VecDeque<Request>,
     /// Commits that are on their way to the disk, in the order of the log.
     pub(super) flight: VecDeque<InFlight>,
-    /// Their loops and keys.
+    /// Their loops and keys, and those of commits whose large bodies are being written.
     pub(super) taken: Taken,
+    /// Bytes of large bodies that are under way.
+    pub(super) large: u64,
+    /// What is to be done to blob files when the boundary is left.
+    pub(super) tidy: Vec<Tidy>,
+    /// Who is told behind that: nothing is left of a commit that was refused.
+    pub(super) refusals: Vec<(Promise<CommitResult>, CommitError)>,
     /// Why the first of them that failed did, if one did.
     pub(super) refused: Option<NotCommitted>,
     /// Whether a commit waits for the keys of earlier processes, and whether they are being read.
@@ -101,31 +121,32 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl SessionCore {
-    #[allow(clippy::too_many_arguments, reason = "called once, from opening")]
     pub(super) fn new(
-        id: SessionId,
+        decoder: Decoder,
         mode: Mode,
         log: Box<dyn Log>,
-        limits: Limits,
-        factory: Factory,
-        io: Arc<IoThread>,
-        workers: Workers,
-        meter: Meter,
+        options: &StoreOptions,
+        io: &Arc<IoThread>,
         state: Arc<Mutex<SessionState>>,
         recovered: Vec<Committed>,
     ) -> SessionCore {
         let latched = Arc::<OnceLock<Fault>>::default();
         // An address that is no other session's.
         let token = log.token().unwrap_or(Arc::as_ptr(&state).addr());
+        let id = decoder.session;
+        let meter = options.journal.meter.clone();
         SessionCore {
             token,
             id,
             mode,
             log,
-            limits,
-            factory,
-            io,
-            workers,
+            limits: decoder.limits,
+            decoder,
+            blob_threshold: options.blob_threshold,
+            queue_bytes: options.journal.queue_bytes,
+            factory: options.factory.clone(),
+            io: io.clone(),
+            workers: options.workers.clone(),
             meter: meter.clone(),
             latched: latched.clone(),
             boundary: Mutex::new(Boundary {
@@ -135,8 +156,10 @@ impl SessionCore {
                 latched,
                 ..Boundary::default()
             }),
+            unwritten: Mutex::default(),
             state,
             claimed: Mutex::new(HashSet::new()),
+            mark: OnceLock::new(),
             #[cfg(feature = "runtime")]
             companion: super::companion::Companion::default(),
         }
@@ -251,6 +274,7 @@ impl SessionCore {
                     event,
                     key: draft.key,
                     bytes,
+                    blob: None,
                 })
             })
             .collect()
@@ -307,13 +331,11 @@ impl SessionCore {
         let Some((key, position)) = key.and_then(|key| Some((key, state.keys.get(key)?))) else {
             return Ok(None);
         };
-        let entry = self
-            .log
-            .read_at(&position)
-            .map_err(Refusal::FirstUnreadable)?;
+        let unreadable = |error: ReadError| Refusal::FirstUnreadable(error.into());
+        let entry = self.log.read_at(&position).map_err(unreadable)?;
         // What a key remembers stands there: nothing is not "never committed".
         let Some(entry) = entry else {
-            return Err(Refusal::FirstUnreadable(ReadError::Damaged {
+            return Err(unreadable(ReadError::Damaged {
                 path: PathBuf::from(position.segment.to_string()),
                 offset: position.offset,
                 first: Lsn::ZERO,
@@ -324,13 +346,16 @@ impl SessionCore {
             key: key.clone(),
             first: entry.seq,
         };
-        let first = super::replay::decode(self.id, &entry, &self.limits).map_err(|_| reused())?;
         let header = |bytes| decode_header(bytes, &self.limits).ok();
         let same = header(&entry.payload)
             .zip(header(bytes))
             .is_some_and(|(old, new)| old.same_content(&new));
-        match first {
-            Some((first, _)) if same => Ok(Some(first)),
+        if !same {
+            return Err(reused());
+        }
+        match self.decoder.decode(&entry) {
+            Ok(Some((first, _))) => Ok(Some(first)),
+            Err(error @ ReplayError::Body { .. }) => Err(Refusal::FirstUnreadable(error)),
             _ => Err(reused()),
         }
     }
@@ -372,8 +397,16 @@ impl SessionCore {
             request.refuse(Refusal::Journal(NotCommitted::Closed));
         }
         let closed = self.log.close();
+        self.touch();
         self.entered().close();
         Ok(closed?)
+    }
+
+    /// The log has grown, or was closed.
+    pub(super) fn touch(&self) {
+        if let Some(mark) = self.mark.get() {
+            mark.touch();
+        }
     }
 
     /// Claims a loop for one handle; `None` if another has it.

@@ -7,21 +7,20 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::lock;
+use super::context::Contexts;
 use super::keys::Keys;
 use super::marks::{Compaction, Marks, Rewind};
 use super::metadata::Metadata;
 use super::options::StoreOptions;
 use super::pending::{Closed, Pending};
-use super::state::{LoopState, OpenTurn, SessionState};
+use super::state::{ForkedFrom, LoopState, OpenTurn, SessionState, TurnEnd};
 use super::{GateAnswer, PendingGate, UnknownEffect};
 use crate::event::{Gate, GateResolved};
-use crate::identity::{GateId, LoopId, StepId, Timestamp, ToolExecutionId, TurnId};
+use crate::identity::{GateId, LoopId, SessionId, StepId, Timestamp, ToolExecutionId, TurnId};
 use crate::journal::{Carried, Carry, Lsn, Seq};
 use crate::sync::Mutex;
 
 const VERSION: u32 = 2;
-/// The first version: it says too little to start from.
-const FIRST: u32 = 1;
 
 /// The state as of the last record of a segment, as JSON. What is empty is not written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -31,6 +30,10 @@ pub(super) struct CarryRecord {
     steps: u64,
     #[serde(default, skip_serializing_if = "is_false")]
     stopped: bool,
+    #[serde(default, skip_serializing_if = "TurnEnd::is_done")]
+    last_end: TurnEnd,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    forked: Option<(SessionId, u64)>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     created: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -249,6 +252,8 @@ impl CarryRecord {
             seq: state.last.get(),
             steps: state.steps,
             stopped: state.stopped,
+            last_end: state.last_end,
+            forked: state.forked.map(ForkedFrom::parts),
             created: state.created,
             last_active: state.last_active,
             metadata: state.metadata.clone(),
@@ -273,6 +278,15 @@ impl CarryRecord {
     /// The state that a footer says; `None` if it says nothing to start from, or something that is
     /// not the end of its segment.
     pub(super) fn restore(carried: Carried<'_>, options: &StoreOptions) -> Option<SessionState> {
+        let state = CarryRecord::state(carried, options.keyed_horizon)?;
+        Some(SessionState {
+            contexts: Contexts::new(options.context_bytes),
+            ..state
+        })
+    }
+
+    /// The same without a message in memory, and of keys no more than where they begin.
+    pub(super) fn state(carried: Carried<'_>, keyed_horizon: usize) -> Option<SessionState> {
         if version(carried.bytes)? != VERSION {
             return None;
         }
@@ -297,6 +311,8 @@ impl CarryRecord {
             created: record.created,
             last_active: record.last_active,
             stopped: record.stopped,
+            last_end: record.last_end,
+            forked: record.forked.map(ForkedFrom::of_parts),
             steps: record.steps,
             loops: record.loops.into_iter().map(CarriedLoop::restore).collect(),
             pending: Pending::carried(
@@ -313,21 +329,9 @@ impl CarryRecord {
                     .collect(),
                 closed.collect(),
             ),
-            keys: Keys::carried(options.keyed_horizon, from, horizon, last),
-            ..SessionState::new(options)
+            keys: Keys::carried(keyed_horizon, from, horizon, last),
+            contexts: Contexts::default(),
         })
-    }
-
-    /// What the bytes of a footer say of the session, if they say anything. `None` inside: nothing
-    /// was changed up to there.
-    pub(super) fn metadata(bytes: &[u8]) -> Option<Option<Metadata>> {
-        #[derive(Deserialize)]
-        struct Said {
-            metadata: Option<Metadata>,
-        }
-        let known = matches!(version(bytes)?, FIRST | VERSION);
-        let said: Said = serde_json::from_slice(bytes).ok()?;
-        known.then_some(said.metadata)
     }
 
     /// Whether the bytes of a footer say the same of the events. `None` if they do not say anything

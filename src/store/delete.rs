@@ -7,6 +7,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use super::listed::listed;
 use super::purge::{remove_tree, size_of};
 use super::tombstone;
 use super::{Layout, Listed, SESSIONS, SessionError, Store, StoreError, list};
@@ -76,6 +77,9 @@ pub struct Expired {
 pub enum PassedOver {
     /// It is open, here or in another process.
     Open,
+    /// Its lock could not be taken, as in a store that this process may not write to: nobody knows
+    /// whether it is open, and it could not be deleted.
+    Lock(DiskError),
     /// It is damaged: only a person decides about it.
     Damaged,
     /// It cannot be read.
@@ -120,6 +124,9 @@ impl Store {
     /// [`SessionError::Deleted`].
     ///
     /// A deletion that is cut off has either changed nothing, or the session is gone for good.
+    ///
+    /// What the index behind [`Store::list`] says of it goes behind the receipt, within seconds and at
+    /// the latest when the store is closed; if another process holds that index, when that one closes it.
     ///
     /// # Errors
     /// [`SessionError::NotFound`]; [`SessionError::Deleted`] if it was deleted before;
@@ -166,6 +173,9 @@ impl Store {
             }
         }
         self.make_tombstone(id)?;
+        if !self.inner.catalog.remove(id) {
+            super::catalog::expel(vfs, &self.inner.dir)?;
+        }
         let sessions = self.inner.dir.join(SESSIONS);
         let failed = |operation, error| DiskError::new(operation, &sessions, &error);
         let handle = vfs.open_dir(&sessions);
@@ -188,7 +198,7 @@ impl Store {
     /// What the log of a session says, tombstone or not; `None` if there is no session.
     fn present(&self, id: SessionId) -> Result<Option<Listed>, OpenError> {
         match JournalView::open(self.inner.vfs.clone(), &self.session_dir(id)) {
-            Ok(view) => Ok(self.listed(id, &view)),
+            Ok(view) => Ok(listed(&self.decoder(id), &view)),
             Err(OpenError::NotFound { .. }) => Ok(None),
             Err(error) => Err(error),
         }
@@ -310,19 +320,19 @@ impl Store {
             let dir = self.session_dir(session);
             let bytes = size_of(&self.inner.vfs, &dir);
             match policy.judges(rank, age(active, now), kept_bytes.saturating_add(bytes)) {
-                Some(_) if self.is_open(&dir) => {
-                    plan.passed_over.push((session, PassedOver::Open));
-                }
-                Some(reason) => {
-                    plan.remove.push(Expired {
-                        session,
-                        last_seq,
-                        last_active: Some(active),
-                        bytes,
-                        reason,
-                    });
-                    continue;
-                }
+                Some(reason) => match self.in_the_way(&dir) {
+                    Some(pass) => plan.passed_over.push((session, pass)),
+                    None => {
+                        plan.remove.push(Expired {
+                            session,
+                            last_seq,
+                            last_active: Some(active),
+                            bytes,
+                            reason,
+                        });
+                        continue;
+                    }
+                },
                 None => plan.kept += 1,
             }
             kept_bytes = kept_bytes.saturating_add(bytes);
@@ -353,11 +363,24 @@ impl Store {
         report
     }
 
-    fn is_open(&self, dir: &Path) -> bool {
+    /// Why a session cannot be deleted now: it is open, or its lock cannot be taken.
+    fn in_the_way(&self, dir: &Path) -> Option<PassedOver> {
         let lock = dir.join(LOCK);
-        // A lock that is not there is not held; asking for it would make it.
-        let there = self.inner.vfs.identity(&lock).is_ok();
-        there && !matches!(self.inner.vfs.try_lock(&lock), Ok(Some(_)))
+        let failed = |operation, error| {
+            let error = DiskError::new(operation, &lock, &error);
+            Some(PassedOver::Lock(error))
+        };
+        match self.inner.vfs.identity(&lock) {
+            Ok(_) => {}
+            // A lock that is not there is not held; asking for it would make it.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
+            Err(error) => return failed(Operation::Stat, error),
+        }
+        match self.inner.vfs.try_lock(&lock) {
+            Ok(Some(_)) => None,
+            Ok(None) => Some(PassedOver::Open),
+            Err(error) => failed(Operation::Lock, error),
+        }
     }
 }
 

@@ -37,6 +37,14 @@ pub enum OrderError {
     /// The turn is not the open one of its loop.
     #[error("the turn {0} is not open")]
     TurnNotOpen(TurnId),
+    /// A loop goes back to a record that is there.
+    #[error("a loop cannot be rewound to the record {to}: the last one is {last}")]
+    Ahead {
+        /// Where it was to go.
+        to: Seq,
+        /// The last record of the session.
+        last: Seq,
+    },
     /// The gate is open already.
     #[error("the gate {0} is open already")]
     GateExists(GateId),
@@ -79,7 +87,7 @@ pub enum Refusal {
     #[error(transparent)]
     Order(#[from] OrderError),
     /// The key was used before for another body.
-    #[error("the key {key:?} was used for another body, committed as {first}; use a new key")]
+    #[error("the key {key} was used for another body, committed as {first}; use a new key")]
     KeyReused {
         /// The key.
         key: Key,
@@ -87,14 +95,14 @@ pub enum Refusal {
         first: Seq,
     },
     /// Two events of one batch have the same key.
-    #[error("two events of one batch have the key {key:?}; give each a key of its own")]
+    #[error("two events of one batch have the key {key}; give each a key of its own")]
     KeyTwice {
         /// The key.
         key: Key,
     },
     /// The first commit under a repeated key cannot be read to compare it.
     #[error("the first commit under a repeated key cannot be read: {0}")]
-    FirstUnreadable(ReadError),
+    FirstUnreadable(ReplayError),
     /// Which keys earlier processes used cannot be read, so a repeat would not be known.
     #[error(
         "the keys of earlier commits cannot be read: {0}; commit without a key, or repair the session"
@@ -113,9 +121,28 @@ pub enum Refusal {
     /// operation would wait for itself. Do it in another thread or task, which nobody there waits for.
     #[error("an observer or a collector of metrics must not do this while it is being told")]
     Reentrant,
-    /// The journal refused; it goes on.
+    /// The file for a large body could not be written, for another reason than a full disk or the want
+    /// of handles. Nothing of it is in the log, and the session goes on.
+    #[error("the file for a large body could not be written: {0}")]
+    Blob(DiskError),
+    /// The journal refused; it goes on. Also of a large body: [`NotCommitted::StorageFull`],
+    /// [`NotCommitted::TooManyHandles`], [`NotCommitted::Busy`].
     #[error(transparent)]
     Journal(NotCommitted),
+}
+
+impl Refusal {
+    /// Of a large body whose file could not be written.
+    pub(super) fn of_blob(error: DiskError) -> Refusal {
+        if error.is_full() {
+            Refusal::Journal(NotCommitted::StorageFull(error))
+        } else if error.is_out_of_handles() {
+            let limit = crate::vfs::handle_limit();
+            Refusal::Journal(NotCommitted::TooManyHandles { limit })
+        } else {
+            Refusal::Blob(error)
+        }
+    }
 }
 
 /// The outcome of a commit that gave no receipt.
@@ -144,6 +171,29 @@ impl CommitError {
     }
 }
 
+/// What is wrong with the file of a body.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BodyProblem {
+    /// It is not there.
+    #[error("there is no such file")]
+    Missing,
+    /// It has another length than its record says.
+    #[error("it has {found} bytes, and its record says {expected}")]
+    Length {
+        /// Bytes that it has.
+        found: u64,
+        /// Bytes that it must have.
+        expected: u64,
+    },
+    /// It has the right length and another digest: bytes were changed.
+    #[error("it is damaged: its digest is not the one in its record")]
+    Digest,
+    /// The disk does not give it.
+    #[error(transparent)]
+    Disk(DiskError),
+}
+
 /// Why an event could not be read from the log.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -158,6 +208,17 @@ pub enum ReplayError {
         seq: Seq,
         /// Why.
         source: DecodeError,
+    },
+    /// The body of the record stands in a file of its own, which does not give it. All else can be
+    /// read; restore the file from a backup, or repair the session.
+    #[error("the body of the record {seq} cannot be read from {}: {problem}", path.display())]
+    Body {
+        /// The record.
+        seq: Seq,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: BodyProblem,
     },
     /// The record belongs to another session.
     #[error("the record {seq} belongs to session {found}")]
@@ -227,6 +288,14 @@ pub enum StoreError {
     #[error("there is no store at {}", path.display())]
     NotFound {
         /// The directory.
+        path: PathBuf,
+    },
+    /// The directory holds sessions, but not the file that says what it is. That file is the same in
+    /// every store of this format and layout, and the sessions do not need it: `Store::open` writes it
+    /// anew.
+    #[error("the store's file {} is missing, its sessions are there; copy the STORE file of another store of the same layout to this place (it is the same in all), or open the store for writing, which makes it anew: the sessions are not touched", path.display())]
+    StoreFileMissing {
+        /// The file.
         path: PathBuf,
     },
     /// A backup that was cut off: it is not complete, and no store.

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Write};
 
-use super::replay::{Order, decode};
+use super::replay::{Decoder, Order};
 use super::{ReplayError, Session, Store};
-use crate::event::{EncodeError, Limits, to_line};
+use crate::event::{EncodeError, to_line};
 use crate::identity::SessionId;
 use crate::journal::{Damage, Entry, FrameKind, OpenError, ReadError, Seq};
 
@@ -77,7 +77,7 @@ impl Session {
     /// [`ExportError`].
     pub fn export(&self, out: &mut dyn Write) -> Result<ExportReport, ExportError> {
         let entries = self.core.log.read(Seq::new(1));
-        let report = Lines::new(self.id(), &self.core.limits, out).all(entries)?;
+        let report = Lines::new(&self.core.decoder, out).all(entries)?;
         undamaged(report, self.core.log.damage())
     }
 }
@@ -89,8 +89,7 @@ impl Store {
     /// [`ExportError`].
     pub fn export(&self, id: SessionId, out: &mut dyn Write) -> Result<ExportReport, ExportError> {
         let view = self.journal_view(id)?;
-        let report =
-            Lines::new(id, &self.inner.options.limits, out).all(self.entries_of(id, &view))?;
+        let report = Lines::new(&self.decoder(id), out).all(self.entries_of(id, &view))?;
         let report = undamaged(report, view.damage().cloned())?;
         match report.last_seq == Seq::ZERO {
             // Created halfway, and never acknowledged: there is no session.
@@ -114,18 +113,18 @@ fn undamaged(report: ExportReport, damage: Option<Damage>) -> Result<ExportRepor
 }
 
 struct Lines<'a> {
-    limits: &'a Limits,
+    decoder: &'a Decoder,
     out: &'a mut dyn Write,
     report: ExportReport,
 }
 
 impl<'a> Lines<'a> {
-    fn new(session: SessionId, limits: &'a Limits, out: &'a mut dyn Write) -> Lines<'a> {
+    fn new(decoder: &'a Decoder, out: &'a mut dyn Write) -> Lines<'a> {
         Lines {
-            limits,
+            decoder,
             out,
             report: ExportReport {
-                session,
+                session: decoder.session,
                 events: 0,
                 bytes: 0,
                 last_seq: Seq::ZERO,
@@ -160,16 +159,21 @@ impl<'a> Lines<'a> {
             return Ok(());
         }
         order.take(entry.seq).map_err(unreadable)?;
-        let read = decode(self.report.session, &entry, self.limits).map_err(unreadable)?;
+        let read = self.decoder.decode(&entry).map_err(unreadable)?;
         self.report.last_seq = entry.seq;
         let Some((committed, key)) = read else {
-            let code = crate::event::decode_header(&entry.payload, self.limits);
+            let code = crate::event::decode_header(&entry.payload, &self.decoder.limits);
             let code = code.map_or(0, |header| header.code);
             *self.report.passed_over.entry(code).or_default() += 1;
             return Ok(());
         };
         let seq = entry.seq;
-        let line = to_line(committed.event(), seq.get(), key.as_ref(), self.limits);
+        let line = to_line(
+            committed.event(),
+            seq.get(),
+            key.as_ref(),
+            &self.decoder.limits,
+        );
         let mut line = line.map_err(|source| ExportError::Encode { seq, source })?;
         line.push('\n');
         let written = self.out.write_all(line.as_bytes());

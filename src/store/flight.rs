@@ -6,18 +6,21 @@
 //! journal's queue and share a sync. They are settled by the thread that wrote them, in the order of
 //! the log: history, publication, answer (P2).
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 use super::boundary::{Boundary, CommitResult, SessionCore};
 use super::committed::{Committed, Outcome};
 use super::draft::Draft;
+use super::entrance::Entered;
 use super::io::{Promise, Serve, Ticket};
+use super::outside::{BlobFile, Unwritten};
 use super::state::SessionState;
-use super::{CommitError, OrderError, Refusal};
-use crate::event::{Event, Key};
+use super::taken::Taken;
+use super::{OrderError, Refusal};
+use crate::event::{Event, Key, Outside};
 use crate::identity::LoopId;
-use crate::journal::{AppendError, NotCommitted, Placed, Receipt, Seq, Sink, WhenFull};
+use crate::journal::{NotCommitted, Seq, Sink, WhenFull};
 use crate::metrics::Measure;
 
 /// An event with its bytes.
@@ -26,6 +29,18 @@ pub(super) struct Encoded {
     pub(super) key: Option<Key>,
     /// Empty until the turn of the batch has come if they depend on that.
     pub(super) bytes: Vec<u8>,
+    /// The file of its body, if the bytes only refer to it.
+    pub(super) blob: Option<BlobFile>,
+}
+
+impl Encoded {
+    /// Bytes of the record with its body.
+    fn length(&self) -> usize {
+        match &self.blob {
+            None => self.bytes.len(),
+            Some(blob) => self.bytes.len().saturating_sub(Outside::BYTES) + blob.bytes,
+        }
+    }
 }
 
 /// Makes a batch of where the session stands.
@@ -57,12 +72,43 @@ pub(super) struct Request {
     promise: Promise<CommitResult>,
 }
 
+/// A batch that was checked: it goes to the log now, or when its large bodies are written.
+pub(super) struct Checked {
+    known: Vec<Option<Committed>>,
+    pub(super) records: Vec<Encoded>,
+    full: WhenFull,
+    pub(super) promise: Promise<CommitResult>,
+}
+
 /// A commit that is on its way to the disk.
 pub(super) struct InFlight {
-    known: Vec<Option<Committed>>,
-    /// With their keys and the bytes of their records.
-    events: Vec<(Event, Option<Key>, usize)>,
-    promise: Promise<CommitResult>,
+    pub(super) known: Vec<Option<Committed>>,
+    pub(super) events: Vec<Flying>,
+    pub(super) promise: Promise<CommitResult>,
+}
+
+/// One event of it, with its key, the bytes of its record and the file of its body.
+pub(super) struct Flying {
+    pub(super) event: Event,
+    pub(super) key: Option<Key>,
+    pub(super) length: usize,
+    pub(super) blob: Option<BlobFile>,
+}
+
+impl InFlight {
+    /// The files of its bodies.
+    pub(super) fn blobs(&self) -> impl Iterator<Item = &BlobFile> {
+        self.events.iter().filter_map(|flying| flying.blob.as_ref())
+    }
+}
+
+/// What sending off came to: what is left to be done outside the boundary.
+#[derive(Default)]
+pub(super) struct Launched {
+    /// Whether the caller has to write what is queued.
+    pub(super) leads: bool,
+    /// Batches whose large bodies are to be written first.
+    pub(super) unwritten: Vec<Unwritten>,
 }
 
 impl Request {
@@ -77,63 +123,6 @@ impl Request {
 
     pub(super) fn refuse(self, refusal: Refusal) {
         self.promise.fulfil(Err(refusal.into()));
-    }
-}
-
-/// The loops and keys of commits that others may have to wait for.
-#[derive(Default)]
-pub(super) struct Taken {
-    loops: HashSet<LoopId>,
-    keys: HashSet<Key>,
-}
-
-impl Taken {
-    /// Whether a commit has to wait. One of the session itself waits for all, and all for it; one that
-    /// names its place waits for all, so that the place is known.
-    fn conflicts(&self, batch: &Submitted) -> bool {
-        let session = LoopId::nil();
-        if self.loops.is_empty() {
-            return false;
-        }
-        let waits = |loop_id: &LoopId| *loop_id == session || self.loops.contains(loop_id);
-        self.loops.contains(&session)
-            || match batch {
-                Submitted::Made(loop_id, ..) => waits(loop_id),
-                Submitted::Behind(..) => true,
-                Submitted::Encoded(batch) => batch.iter().any(|encoded| {
-                    let key = encoded.key.as_ref();
-                    waits(&encoded.event.header.coordinates.loop_id)
-                        || key.is_some_and(|key| self.keys.contains(key))
-                }),
-            }
-    }
-
-    fn take(&mut self, event: &Event, key: Option<&Key>) {
-        self.loops.insert(event.header.coordinates.loop_id);
-        self.keys.extend(key.cloned());
-    }
-
-    fn take_waiting(&mut self, batch: &Submitted) {
-        match batch {
-            Submitted::Made(loop_id, ..) => {
-                self.loops.insert(*loop_id);
-            }
-            Submitted::Encoded(batch) => {
-                for encoded in batch {
-                    self.take(&encoded.event, encoded.key.as_ref());
-                }
-            }
-            Submitted::Behind(..) => {
-                self.loops.insert(LoopId::nil());
-            }
-        }
-    }
-
-    fn give_back(&mut self, event: &Event, key: Option<&Key>) {
-        self.loops.remove(&event.header.coordinates.loop_id);
-        if let Some(key) = key {
-            self.keys.remove(key);
-        }
     }
 }
 
@@ -174,18 +163,43 @@ impl SessionCore {
             return ticket;
         }
         boundary.waiting.push_back(request);
-        let leads = self.launch(&mut boundary, may_block);
+        let launched = self.launch(&mut boundary, may_block);
+        self.leave(boundary, launched, may_block);
+        ticket
+    }
+
+    /// Leaves the boundary and does what is left to be done outside of it: here, if the caller may
+    /// block, else aside.
+    pub(super) fn leave(
+        self: &Arc<Self>,
+        mut boundary: Entered<'_>,
+        launched: Launched,
+        may_block: bool,
+    ) {
         let loads = boundary.begins_to_load();
+        let tidy = std::mem::take(&mut boundary.tidy);
+        let refusals = std::mem::take(&mut boundary.refusals);
         drop(boundary);
-        if leads {
+        for tidy in tidy {
+            tidy.run(&self.decoder.blobs);
+        }
+        for (promise, error) in refusals {
+            promise.fulfil(Err(error));
+        }
+        if launched.leads {
             self.log.lead();
+        }
+        for unwritten in launched.unwritten {
+            match may_block {
+                true => self.write_bodies(unwritten, true),
+                false => self.write_bodies_aside(unwritten),
+            }
         }
         match loads {
             true if may_block => self.load_keys(),
             true => self.load_keys_aside(),
             false => {}
         }
-        ticket
     }
 
     fn load_keys_aside(self: &Arc<Self>) {
@@ -194,9 +208,9 @@ impl SessionCore {
         drop(self.io.submit(move || core.load_keys()));
     }
 
-    /// Sends to the log what has to wait for nothing. Whether the caller has to write it.
-    pub(super) fn launch(self: &Arc<Self>, boundary: &mut Boundary, offer: bool) -> bool {
-        let mut leads = false;
+    /// Sends off what has to wait for nothing. Only a caller that may block can `offer` to write it.
+    pub(super) fn launch(self: &Arc<Self>, boundary: &mut Boundary, offer: bool) -> Launched {
+        let mut launched = Launched::default();
         let mut stays = VecDeque::new();
         let mut before = Taken::default();
         while let Some(request) = boundary.waiting.pop_front() {
@@ -217,50 +231,111 @@ impl SessionCore {
                 full,
                 promise,
             } = request;
+            let alone = matches!(batch, Submitted::Behind(..));
             let prepared = self.ready(boundary).and_then(|()| self.prepare(batch));
-            let (known, prepared) = match prepared {
+            let (known, records) = match prepared {
                 Ok(prepared) => prepared,
                 Err(refusal) => {
-                    self.meter.record(|| Measure::Refused { session: self.id });
-                    promise.fulfil(Err(refusal.into()));
+                    self.refuse(promise, refusal);
                     continue;
                 }
             };
-            if prepared.is_empty() {
+            if records.is_empty() {
                 let known = known.into_iter().flatten();
                 promise.fulfil(Ok(known.map(Outcome::Duplicate).collect()));
                 continue;
             }
-            let mut payloads = Vec::with_capacity(prepared.len());
-            let mut events = Vec::with_capacity(prepared.len());
-            for encoded in prepared {
-                events.push((encoded.event, encoded.key, encoded.bytes.len()));
-                payloads.push(encoded.bytes);
-            }
-            let sink: Arc<dyn Sink> = self.clone();
-            let expected = self.expected(boundary);
-            match self
-                .log
-                .submit(payloads, expected, sink, full, offer && !leads)
-            {
-                Ok(lead) => {
-                    leads |= lead;
-                    for (event, key, _) in &events {
-                        boundary.taken.take(event, key.as_ref());
-                    }
-                    boundary.flight.push_back(InFlight {
-                        known,
-                        events,
-                        promise,
-                    });
-                }
-                Err(reason) => {
-                    promise.fulfil(Err(self.not_committed(boundary, reason)));
-                }
+            let checked = Checked {
+                known,
+                records,
+                full,
+                promise,
+            };
+            match self.large_bytes(&checked.records) {
+                0 => launched.leads |= self.depart(boundary, checked, offer && !launched.leads),
+                bytes => launched
+                    .unwritten
+                    .extend(self.hold(boundary, checked, alone, bytes)),
             }
         }
         boundary.waiting = stays;
-        leads
+        launched
+    }
+
+    pub(super) fn refuse(&self, promise: Promise<CommitResult>, refusal: Refusal) {
+        self.meter.record(|| Measure::Refused { session: self.id });
+        promise.fulfil(Err(refusal.into()));
+    }
+
+    /// Holds the place of a batch until its large bodies are written: nothing that depends on it is
+    /// sent off before it. Bodies under way are bounded in bytes, as the queue of the log is.
+    fn hold(
+        &self,
+        boundary: &mut Boundary,
+        checked: Checked,
+        alone: bool,
+        bytes: u64,
+    ) -> Option<Unwritten> {
+        let under_way = boundary.large;
+        let is_full = under_way > 0 && under_way.saturating_add(bytes) > self.queue_bytes;
+        if is_full && checked.full == WhenFull::Refuse {
+            let busy = NotCommitted::Busy {
+                records: boundary.flight.iter().flat_map(InFlight::blobs).count(),
+                bytes: under_way,
+            };
+            self.refuse(checked.promise, Refusal::Journal(busy));
+            return None;
+        }
+        boundary.large = under_way.saturating_add(bytes);
+        boundary.taken.hold(&checked.records, alone);
+        let seen = self.state().last;
+        Some(Unwritten::new(checked, alone, bytes, seen))
+    }
+
+    /// Sends a batch to the log. Whether the caller has to write it.
+    pub(super) fn depart(
+        self: &Arc<Self>,
+        boundary: &mut Boundary,
+        checked: Checked,
+        offer: bool,
+    ) -> bool {
+        let mut payloads = Vec::with_capacity(checked.records.len());
+        let mut events = Vec::with_capacity(checked.records.len());
+        for encoded in checked.records {
+            events.push(Flying {
+                length: encoded.length(),
+                event: encoded.event,
+                key: encoded.key,
+                blob: encoded.blob,
+            });
+            payloads.push(encoded.bytes);
+        }
+        let flown = InFlight {
+            known: checked.known,
+            events,
+            promise: checked.promise,
+        };
+        let sink: Arc<dyn Sink> = self.clone();
+        let expected = self.expected(boundary);
+        match self
+            .log
+            .submit(payloads, expected, sink, checked.full, offer)
+        {
+            Ok(leads) => {
+                for flying in &flown.events {
+                    boundary.taken.take(&flying.event, flying.key.as_ref());
+                }
+                boundary.flight.push_back(flown);
+                leads
+            }
+            Err(reason) => {
+                boundary.bodies_end(&flown);
+                boundary.blobs_fall(&flown);
+                let error = self.not_committed(boundary, reason);
+                boundary.refusals.push((flown.promise, error));
+                false
+            }
+        }
     }
 
     /// The last sequence of the session when all that is under way has landed.
@@ -295,107 +370,11 @@ impl SessionCore {
             }
         }
     }
-
-    /// Step 3 failed: nothing is published and history is unchanged.
-    fn not_committed(&self, boundary: &mut Boundary, reason: NotCommitted) -> CommitError {
-        self.meter.record(|| Measure::Refused { session: self.id });
-        // A journal can fault at a moment when this batch was certainly not written.
-        if let Some(fault) = self.log.fault() {
-            boundary.latch(&fault);
-        }
-        match reason {
-            NotCommitted::Faulted(fault) => Refusal::Faulted(fault).into(),
-            // It stood behind one that was not committed: for the same reason.
-            NotCommitted::WrongPosition { .. } if boundary.refused.is_some() => {
-                Refusal::Journal(boundary.refused.clone().unwrap_or(reason)).into()
-            }
-            reason => {
-                boundary.refused.get_or_insert_with(|| reason.clone());
-                Refusal::Journal(reason).into()
-            }
-        }
-    }
-
-    /// Steps 4 and 5: committed history grows by the same fold that a restore uses, and those who
-    /// are there are told.
-    fn extend_history(&self, boundary: &mut Boundary, flown: InFlight, placed: &[Placed]) -> Flown {
-        let mut state = self.state();
-        let committed: Vec<Committed> = flown
-            .events
-            .into_iter()
-            .zip(placed)
-            .map(|((event, key, length), placed)| {
-                let committed = Committed::live(event, placed.seq, placed.lsn, length);
-                state.apply(&committed, key.as_ref(), Some(placed.position));
-                committed
-            })
-            .collect();
-        drop(state);
-        self.meter.record(|| Measure::Commit {
-            session: self.id,
-            records: committed.len(),
-            bytes: committed.iter().map(Committed::encoded_len).sum(),
-        });
-        boundary.publish(&committed);
-        let mut fresh = committed.into_iter().map(Outcome::Committed);
-        let outcomes = flown.known.into_iter().filter_map(|known| match known {
-            Some(first) => Some(Outcome::Duplicate(first)),
-            None => fresh.next(),
-        });
-        (flown.promise, Ok(outcomes.collect()))
-    }
-
-    fn settle(
-        &self,
-        boundary: &mut Boundary,
-        flown: InFlight,
-        outcome: Result<Receipt, AppendError>,
-    ) -> Flown {
-        match outcome {
-            Ok(receipt) => self.extend_history(boundary, flown, &receipt.records),
-            Err(AppendError::NotCommitted(reason)) => {
-                (flown.promise, Err(self.not_committed(boundary, reason)))
-            }
-            Err(AppendError::Unknown(fault)) => {
-                boundary.latch(&fault);
-                let events = flown
-                    .events
-                    .into_iter()
-                    .map(|(event, _, _)| event)
-                    .collect();
-                (flown.promise, Err(CommitError::Unknown { fault, events }))
-            }
-        }
-    }
 }
 
 impl Serve for SessionCore {
-    fn serve(&self) {
+    fn serve(self: Arc<Self>) {
+        self.write_handed_over();
         self.log.lead();
-    }
-}
-
-type Flown = (Promise<CommitResult>, CommitResult);
-
-impl Sink for SessionCore {
-    fn settled(self: Arc<Self>, outcome: Result<Receipt, AppendError>) {
-        let mut boundary = self.entered();
-        let Some(flown) = boundary.flight.pop_front() else {
-            return;
-        };
-        for (event, key, _) in &flown.events {
-            boundary.taken.give_back(event, key.as_ref());
-        }
-        let (promise, result) = self.settle(&mut boundary, flown, outcome);
-        if boundary.flight.is_empty() {
-            boundary.refused = None;
-        }
-        self.launch(&mut boundary, false);
-        let loads = boundary.begins_to_load();
-        drop(boundary);
-        if loads {
-            self.load_keys_aside();
-        }
-        promise.fulfil(result);
     }
 }

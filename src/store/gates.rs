@@ -106,6 +106,14 @@ impl PendingGate {
     }
 }
 
+/// What may be answered, for people.
+fn choice(offered: &[String]) -> String {
+    match offered.is_empty() {
+        true => "it takes free text".to_owned(),
+        false => format!("choose one of {}", offered.join(", ")),
+    }
+}
+
 /// An answer to a gate.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
@@ -249,9 +257,7 @@ pub enum AnswerError {
         at: Seq,
     },
     /// The caller's answer is none of those that the gate offers.
-    #[error(
-        "the gate {gate} does not offer {action:?}; choose one of {offered:?} (none: free text)"
-    )]
+    #[error("the gate {gate} does not offer {action:?}; {}", choice(offered))]
     NotOffered {
         /// The gate.
         gate: GateId,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::boundary::SessionCore;
 use super::session::Session;
-use super::{Layout, Mode, Store};
+use super::{IndexHealth, Layout, Mode, Store};
 use crate::identity::SessionId;
 use crate::journal::{Fault, NotCommitted, ReadError};
 use crate::sync::Mutex;
@@ -28,6 +28,8 @@ pub struct StoreHealth {
     pub damaged: Vec<(SessionId, ReadError)>,
     /// How many batches wait for a group, in all.
     pub queued: usize,
+    /// How the index is that makes listings fast.
+    pub index: IndexHealth,
 }
 
 /// The sessions that are open for writing.
@@ -46,6 +48,13 @@ impl OpenSessions {
         }
     }
 
+    /// One that is open for writing here, and not closed.
+    pub(super) fn find(&self, id: SessionId) -> Option<Session> {
+        let mut open = self.list().into_iter();
+        let closed = |session: &Session| session.health().is_none_or(|health| health.closed);
+        open.find(|session| session.id() == id && !closed(session))
+    }
+
     pub(super) fn list(&self) -> Vec<Session> {
         let open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let cores = open.iter().filter_map(Weak::upgrade);
@@ -57,7 +66,10 @@ impl Store {
     /// How the sessions are that this store and its clones have open for writing. Never waits for the
     /// disk, so it can be asked while commits do not return.
     pub fn health(&self) -> StoreHealth {
-        let mut all = StoreHealth::default();
+        let mut all = StoreHealth {
+            index: self.inner.catalog.health(),
+            ..StoreHealth::default()
+        };
         for session in self.inner.open.list() {
             let (id, Some(health)) = (session.id(), session.health()) else {
                 continue;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::boundary::SessionCore;
 use super::committed::Committed;
 use super::marks::Marks;
-use super::replay::{Order, Replay, decode};
+use super::replay::{Order, Replay};
 use super::{ReplayError, Session};
 use crate::content::{Message, UserMessage};
 use crate::event::{Body, Event, Kind, StepDone, decode_header};
@@ -62,6 +62,7 @@ pub(super) fn items_of(event: &Event, seq: Seq) -> Vec<HistoryItem> {
 pub struct HistoryPage {
     edge: Edge,
     messages: usize,
+    rewound: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,14 +84,29 @@ impl HistoryPage {
 
     /// The messages behind a record: the last one of the page before.
     pub const fn after(seq: Seq, messages: usize) -> HistoryPage {
-        let edge = Edge::After(seq);
-        HistoryPage { edge, messages }
+        HistoryPage::beside(Edge::After(seq), messages)
     }
 
     /// The messages before a record: the first one of the page behind.
     pub const fn before(seq: Seq, messages: usize) -> HistoryPage {
-        let edge = Edge::Before(seq);
-        HistoryPage { edge, messages }
+        HistoryPage::beside(Edge::Before(seq), messages)
+    }
+
+    const fn beside(edge: Edge, messages: usize) -> HistoryPage {
+        HistoryPage {
+            edge,
+            messages,
+            rewound: false,
+        }
+    }
+
+    /// With the messages that were rewound: all that was ever said, in the order of the log.
+    #[must_use]
+    pub const fn with_rewound(self) -> HistoryPage {
+        HistoryPage {
+            rewound: true,
+            ..self
+        }
     }
 }
 
@@ -99,6 +115,19 @@ impl HistoryPage {
 struct Counting(HashMap<LoopId, (Seq, Marks)>);
 
 impl Counting {
+    /// As it is now, or as if nothing had ever been rewound.
+    fn now(core: &SessionCore, rewound: bool) -> Result<Counting, ReplayError> {
+        let state = core.state();
+        let last = state.last;
+        if rewound {
+            let loops = state.loops.iter();
+            let loops = loops.map(|known| (known.id, (known.started, Marks::default())));
+            return Ok(Counting(loops.collect()));
+        }
+        drop(state);
+        Counting::at(core, last)
+    }
+
     /// As of a record. From the state if that knows it, else by reading the marks in the log.
     fn at(core: &SessionCore, at: Seq) -> Result<Counting, ReplayError> {
         {
@@ -155,7 +184,17 @@ pub struct History {
 impl History {
     fn new(core: &SessionCore, only: Option<LoopId>, from: Seq, at: Seq) -> History {
         let at = at.min(core.state().last);
-        let (counting, failed) = match Counting::at(core, at) {
+        History::of(core, only, from, at, Counting::at(core, at))
+    }
+
+    fn of(
+        core: &SessionCore,
+        only: Option<LoopId>,
+        from: Seq,
+        at: Seq,
+        counting: Result<Counting, ReplayError>,
+    ) -> History {
+        let (counting, failed) = match counting {
             Ok(counting) => (counting, None),
             Err(error) => (Counting::default(), Some(error)),
         };
@@ -251,9 +290,11 @@ impl Session {
     /// As for [`Session::history`], for the records that it reads.
     pub fn history_page(&self, page: HistoryPage) -> Result<Vec<HistoryItem>, ReplayError> {
         match page.edge {
-            Edge::Before(seq) => self.page_before(seq, page.messages),
+            Edge::Before(seq) => self.page_before(seq, page),
             Edge::After(seq) => {
-                let mut history = self.read_history(seq.next());
+                let last = self.core.state().last;
+                let counting = Counting::now(&self.core, page.rewound);
+                let mut history = History::of(&self.core, None, seq.next(), last, counting);
                 let mut items = Vec::new();
                 while items.len() < page.messages
                     && let Some(more) = history.next_record()
@@ -265,10 +306,10 @@ impl Session {
         }
     }
 
-    fn page_before(&self, seq: Seq, messages: usize) -> Result<Vec<HistoryItem>, ReplayError> {
-        let core = &self.core;
+    fn page_before(&self, seq: Seq, page: HistoryPage) -> Result<Vec<HistoryItem>, ReplayError> {
+        let (core, messages) = (&self.core, page.messages);
         let last = core.state().last;
-        let counting = Counting::at(core, last)?;
+        let counting = Counting::now(core, page.rewound)?;
         let counts = |entry: &Entry| {
             let header = decode_header(&entry.payload, &core.limits).ok()?;
             let said = header.kind.is_some_and(is_said);
@@ -293,7 +334,7 @@ impl Session {
                 if items.len() >= messages {
                     break;
                 }
-                if let Some((committed, _)) = decode(core.id, entry, &core.limits)? {
+                if let Some((committed, _)) = core.decoder.decode(entry)? {
                     for item in items_of(committed.event(), committed.seq())
                         .into_iter()
                         .rev()
@@ -325,7 +366,7 @@ impl Session {
                 }
             })?;
             if let Some(entry) = found {
-                let decoded = decode(core.id, &entry, &core.limits)?;
+                let decoded = core.decoder.decode(&entry)?;
                 return Ok(decoded.and_then(|(committed, _)| committed.typed()));
             }
         }

@@ -1,33 +1,28 @@
 //! Import of a session from lines, one event each: what an export wrote, or another engine's events.
-//!
-//! A session exists when its directory has its name. An import fills a directory of another name, so
-//! that what is cut off is never taken for a session, and gives it the session's name at the end, by
-//! one rename within one directory. A lock beside it tells who comes later whether its maker lives.
 
 mod error;
 mod lines;
-mod making;
 mod numbers;
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, ErrorKind};
+use std::io::BufRead;
 use std::sync::Arc;
 
+use super::blobs::{BlobName, Blobs};
 use super::boundary::lock;
 use super::carry::LiveState;
 use super::committed::Committed;
+use super::making::{Maker, Making};
 use super::state::SessionState;
-use super::{Layout, SESSIONS, Store, list};
-use crate::event::{Body, DecodeError, Event, Key, Kind, encode_record, from_line, max_line};
+use super::{Layout, Store};
+use crate::event::{
+    Body, DecodeError, Event, Key, Kind, body_in, encode_record, from_line, max_line, refer_outside,
+};
 use crate::identity::SessionId;
-use crate::journal::{DiskError, Journal, NewRecord, Operation, Owner, Placed};
+use crate::journal::{Journal, NewRecord, Owner, Placed, Seq};
 use crate::sync::Mutex;
-use crate::vfs::Vfs;
 pub use error::ImportError;
 use lines::Lines;
-use making::LOCK;
-pub(super) use making::MAKING;
-use making::Making;
 use numbers::Numbers;
 
 /// The id that an imported session has.
@@ -76,7 +71,7 @@ impl Store {
         if self.inner.layout == Layout::Shared {
             return Err(ImportError::Layout(Layout::Shared));
         }
-        self.sweep_imports();
+        self.sweep_making();
         let mut lines = Lines::new(from, max_line(&self.inner.options.limits));
         let mut importing = Importing::new(self, id);
         let mut place = None;
@@ -85,31 +80,10 @@ impl Store {
         if let Some(place) = place {
             place.leave(self);
         }
-        imported.map(|()| importing.report)
-    }
-
-    /// Removes what imports left that were killed.
-    pub(super) fn sweep_imports(&self) {
-        let sessions = self.inner.dir.join(SESSIONS);
-        for name in list(&self.inner.vfs, &sessions).unwrap_or_default() {
-            let Some(word) = name.strip_prefix(MAKING) else {
-                continue;
-            };
-            let place = Making::at(&sessions, word.strip_suffix(LOCK).unwrap_or(word));
-            match self.inner.vfs.try_lock(&place.lock) {
-                Ok(Some(held)) => {
-                    tracing::debug!(path = %place.dir.display(), "an import was cut off");
-                    let place = Making {
-                        held: Some(held),
-                        ..place
-                    };
-                    place.leave(self);
-                }
-                // Its maker lives.
-                Ok(None) => {}
-                Err(error) => tracing::debug!(%error, "what an import left is not removed"),
-            }
-        }
+        imported.map(|()| {
+            self.inner.catalog.mark(importing.report.session);
+            importing.report
+        })
     }
 }
 
@@ -132,8 +106,18 @@ struct Importing<'a> {
     numbers: Numbers,
     state: Arc<Mutex<SessionState>>,
     journal: Option<Journal>,
-    batch: Vec<(Event, Option<Key>, Vec<u8>)>,
+    /// Where large bodies go.
+    blobs: Option<Blobs>,
+    batch: Vec<Imported>,
     bytes: usize,
+}
+
+/// An event with its key and its record, of so many bytes in all.
+struct Imported {
+    event: Event,
+    key: Option<Key>,
+    payload: Vec<u8>,
+    length: usize,
 }
 
 impl<'a> Importing<'a> {
@@ -152,6 +136,7 @@ impl<'a> Importing<'a> {
             numbers: Numbers::default(),
             state: Arc::new(Mutex::new(SessionState::new(&store.inner.options))),
             journal: None,
+            blobs: None,
             batch: Vec::new(),
             bytes: 0,
         }
@@ -237,7 +222,12 @@ impl<'a> Importing<'a> {
         self.report.events += 1;
         self.report.keys += u64::from(key.is_some());
         self.bytes += payload.len();
-        self.batch.push((event, key, payload));
+        self.batch.push(Imported {
+            event,
+            key,
+            length: payload.len(),
+            payload,
+        });
         Ok(())
     }
 
@@ -256,18 +246,7 @@ impl<'a> Importing<'a> {
             ImportId::New(id) => id,
             ImportId::Fresh => SessionId::try_new()?,
         };
-        self.require_free()
-    }
-
-    fn require_free(&self) -> Result<(), ImportError> {
-        let id = self.report.session;
-        if self.store.is_deleted(id)? {
-            return Err(ImportError::Deleted(id));
-        }
-        match self.store.exists(id) {
-            true => Err(ImportError::AlreadyExists(id)),
-            false => Ok(()),
-        }
+        Ok(self.store.require_free(self.report.session)?)
     }
 
     /// What refers to sequences follows them.
@@ -295,17 +274,21 @@ impl<'a> Importing<'a> {
             return Ok(());
         }
         let session = self.report.session;
-        let payloads = self
-            .batch
-            .iter()
-            .map(|(_, _, payload)| NewRecord { session, payload });
+        let place = match place {
+            Some(place) => place,
+            None => place.insert(Making::new(self.store, Maker::Import)?),
+        };
+        self.write_bodies(place)?;
+        let payloads = self.batch.iter().map(|imported| NewRecord {
+            session,
+            payload: &imported.payload,
+        });
         let records: Vec<NewRecord<'_>> = payloads.collect();
         let receipt = match &self.journal {
             Some(journal) => journal
                 .append(&records, None)
                 .map_err(|source| ImportError::Append { line, source })?,
             None => {
-                let place = place.insert(Making::new(self.store)?);
                 let carry = Arc::new(LiveState(self.state.clone()));
                 let options = &self.store.inner.options;
                 let opening = Journal::create(
@@ -322,11 +305,44 @@ impl<'a> Importing<'a> {
         };
         let mut state = lock(&self.state);
         let placed: Vec<Placed> = receipt.records.iter().copied().collect();
-        for ((event, key, payload), placed) in self.batch.drain(..).zip(placed) {
-            let committed = Committed::live(event, placed.seq, placed.lsn, payload.len());
+        for (imported, placed) in self.batch.drain(..).zip(placed) {
+            let Imported {
+                event, key, length, ..
+            } = imported;
+            let committed = Committed::live(event, placed.seq, placed.lsn, length);
             state.apply(&committed, key.as_ref(), Some(placed.position));
         }
         self.bytes = 0;
+        Ok(())
+    }
+
+    /// Writes the large bodies of the batch, under the names of the records that they will have: nobody
+    /// else appends here.
+    fn write_bodies(&mut self, place: &Making) -> Result<(), ImportError> {
+        let threshold = self.store.inner.options.blob_threshold;
+        let last = lock(&self.state).last;
+        let is_large = |imported: &Imported| {
+            imported.event.kind().may_stand_outside()
+                && body_in(&imported.payload).len() >= threshold
+        };
+        let numbered = self.batch.iter().zip(last.get() + 1..);
+        let files: Vec<(BlobName, &[u8])> = numbered
+            .filter(|(imported, _)| is_large(imported))
+            .map(|(imported, seq)| {
+                let name = BlobName::of(Seq::new(seq), imported.event.header.event_id);
+                (name, body_in(&imported.payload))
+            })
+            .collect();
+        if files.is_empty() {
+            return Ok(());
+        }
+        let blobs = self
+            .blobs
+            .get_or_insert_with(|| Blobs::of(&self.store.inner.vfs, &place.dir));
+        blobs.write(&files)?;
+        for imported in self.batch.iter_mut().filter(|imported| is_large(imported)) {
+            refer_outside(&mut imported.payload);
+        }
         Ok(())
     }
 
@@ -337,32 +353,6 @@ impl<'a> Importing<'a> {
         };
         journal.close()?;
         drop(journal);
-        let vfs: &Arc<dyn Vfs> = &self.store.inner.vfs;
-        let sessions = self.store.inner.dir.join(SESSIONS);
-        let id = self.report.session;
-        let name = self.store.session_dir(id);
-        self.require_free()?;
-        self.store.clear_half_created(id)?;
-        let handle = vfs.open_dir(&sessions);
-        let handle = handle.map_err(|error| DiskError::new(Operation::Open, &sessions, &error))?;
-        match vfs.rename(&place.dir, &name) {
-            // Somebody has created it meanwhile.
-            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
-                return Err(ImportError::AlreadyExists(id));
-            }
-            renamed => {
-                renamed.map_err(|error| DiskError::new(Operation::Rename, &name, &error))?;
-            }
-        }
-        if let Err(error) = handle.sync() {
-            // It is taken back, so that what was not said to be there is not.
-            let _ = vfs.rename(&name, &place.dir);
-            return Err(DiskError::new(Operation::SyncDirectory, &sessions, &error).into());
-        }
-        // Deleted in between: the name is hidden, and what is under it will be removed.
-        match self.store.is_deleted(id)? {
-            true => Err(ImportError::Deleted(id)),
-            false => Ok(()),
-        }
+        Ok(place.publish(self.store, self.report.session)?)
     }
 }

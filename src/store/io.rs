@@ -165,7 +165,7 @@ impl<T: std::fmt::Debug> std::fmt::Debug for Ticket<T> {
 /// Brings outcomes about.
 pub(super) trait Serve: Send + Sync {
     /// Writes what is queued, and hands on the rest.
-    fn serve(&self);
+    fn serve(self: Arc<Self>);
 }
 
 impl<T> Ticket<T> {

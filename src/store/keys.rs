@@ -5,11 +5,10 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::ReplayError;
-use super::boundary::{SessionCore, lock};
+use super::boundary::SessionCore;
 use super::replay::own;
 use crate::event::{Key, decode_header};
 use crate::journal::{Position, ReadError, Seq};
-use crate::wake::Behind;
 
 /// Records of which it is not known yet which keys they have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,20 +101,15 @@ impl SessionCore {
         let unread = self.state().keys.unread();
         let read = unread.map(|unread| Ok((self.read_keys(unread)?, unread)));
         let read: Result<_, ReplayError> = read.transpose();
-        let behind = Behind::locks();
-        let mut boundary = lock(&self.boundary);
+        let mut boundary = self.entered();
         boundary.loading_keys = false;
         match read {
             Ok(Some((keys, unread))) => self.state().keys.supply(keys, unread),
             Ok(None) => {}
             Err(error) => boundary.refuse_keyed(&error),
         }
-        let leads = self.launch(&mut boundary, true);
-        drop(boundary);
-        drop(behind);
-        if leads {
-            self.log.lead();
-        }
+        let launched = self.launch(&mut boundary, true);
+        self.leave(boundary, launched, false);
     }
 
     fn read_keys(&self, unread: Unread) -> Result<Keys, ReplayError> {

@@ -6,36 +6,21 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use super::carry::CarryRecord;
+use super::catalog::Known;
 use super::committed::Committed;
 use super::delete::session_names;
-use super::import::MAKING;
-use super::metadata::Metadata;
-use super::replay::{Order, decode};
+use super::listed::{Listed, SessionStatus, listed};
+use super::making::is_making;
+use super::replay::{Decoder, Order};
 use super::state::SessionState;
 use super::tombstone;
 use super::{Layout, ReplayError, SESSIONS, Store, StoreError, list};
-use crate::event::{Body, Event, Kind, Limits};
-use crate::identity::{SessionId, Timestamp};
+use crate::event::Kind;
+use crate::identity::SessionId;
 use crate::journal::{
-    Damage, Entry, FrameKind, Gap, JournalView, Lsn, OpenError, Owner, Progress, ReadError,
+    Damage, FrameKind, Gap, JournalView, Lsn, Names, OpenError, Owner, Progress, ReadError,
     RecoveryReport, Seq, Watch,
 };
-
-/// What a session is doing, as far as its log says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SessionStatus {
-    /// No turn is open, and the last one ended well (or there was none).
-    Idle,
-    /// A turn is open: it runs, or its process ended in it.
-    Active,
-    /// The last turn was interrupted.
-    Interrupted,
-    /// The last turn failed.
-    Failed,
-    /// It was stopped.
-    Stopped,
-}
 
 /// A session as a listing shows it.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,24 +31,14 @@ pub struct SessionEntry {
     pub state: Result<Listed, OpenError>,
 }
 
-/// What the log of a listed session says.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub struct Listed {
-    /// What the host says of it: title, labels, data.
-    pub metadata: Metadata,
-    /// When it was created.
-    pub created: Option<Timestamp>,
-    /// When its last event was made.
-    pub last_active: Option<Timestamp>,
-    /// What it is doing.
-    pub status: SessionStatus,
-    /// Its last sequence.
-    pub last_seq: Seq,
-    /// Damage to acknowledged data: it opens read-only.
-    pub damage: Option<Damage>,
-    /// The first record that cannot be read, of those that a listing looks at.
-    pub unreadable: Option<ReplayError>,
+impl SessionEntry {
+    /// What it is doing; [`SessionStatus::Damaged`] if its log is damaged or cannot be read.
+    pub fn status(&self) -> SessionStatus {
+        match &self.state {
+            Ok(listed) if listed.is_whole() => listed.status,
+            _ => SessionStatus::Damaged,
+        }
+    }
 }
 
 /// What reading everything of a session found.
@@ -100,13 +75,19 @@ impl VerifyReport {
 }
 
 impl Store {
-    /// The sessions of the store, by id. Reads the head and the tail of each log, and more where title
-    /// or labels cannot be told from them. Deletions that were cut off are finished first, unless the
-    /// store was opened only to look ([`Store::open_existing`]).
+    /// The sessions of the store, by id. Reads the head and the tail of each log, and more where no
+    /// carry record says what lies before the tail; [`Store::list`] is faster and gives pages. Deletions that
+    /// were cut off are finished first, unless the store was opened only to look
+    /// ([`Store::open_existing`]).
     ///
     /// # Errors
     /// Only if the sessions' directory cannot be listed.
     pub fn sessions(&self) -> Result<Vec<SessionEntry>, StoreError> {
+        self.gather(&mut Known::default())
+    }
+
+    /// The same; what is known of a session is believed if it holds.
+    pub(super) fn gather(&self, known: &mut Known) -> Result<Vec<SessionEntry>, StoreError> {
         if self.inner.tidies {
             self.finish_deletions();
         }
@@ -114,8 +95,8 @@ impl Store {
             return self.shared_sessions();
         }
         let names = list(&self.inner.vfs, &self.inner.dir.join(SESSIONS))?;
-        if self.inner.tidies && names.iter().any(|name| name.starts_with(MAKING)) {
-            self.sweep_imports();
+        if self.inner.tidies && names.iter().any(|name| is_making(name)) {
+            self.sweep_making();
         }
         // Listed behind the sessions: one that is deleted meanwhile is not shown half gone.
         let tombstones = self.tombstones()?;
@@ -124,12 +105,26 @@ impl Store {
             if !tombstones.is_empty() && tombstones.contains(&tombstone::name(id)) {
                 continue;
             }
+            let dir = self.session_dir(id);
+            if let Some(listed) = known.believed(id, &self.inner.vfs, &dir) {
+                entries.push(SessionEntry {
+                    id,
+                    state: Ok(listed),
+                });
+                continue;
+            }
+            let names = known.wanted().then(|| Names::now(&self.inner.vfs, &dir));
             let state = match self.own_view(id) {
                 // Created halfway, and never acknowledged: there is no session.
                 Err(OpenError::NotFound { .. }) => continue,
                 Err(error) => Err(error),
-                Ok(view) => match self.listed(id, &view) {
-                    Some(listed) => Ok(listed),
+                Ok(view) => match listed(&self.decoder(id), &view) {
+                    Some(listed) => {
+                        if let Some(names) = names.flatten() {
+                            known.read(id, names, &view, &listed);
+                        }
+                        Ok(listed)
+                    }
                     None => continue,
                 },
             };
@@ -156,33 +151,13 @@ impl Store {
         }
     }
 
-    /// `None` for a session whose creation was cut off.
-    pub(super) fn listed(&self, id: SessionId, view: &JournalView) -> Option<Listed> {
-        let mut listed = Listed::empty(view);
-        let limits = &self.inner.options.limits;
-        // The head: fence, then SessionStarted.
-        for entry in view.read(Lsn::ZERO).take(4) {
-            if listed.take(id, entry, limits) {
-                break;
-            }
+    /// Reads the records of a session.
+    pub(super) fn decoder(&self, id: SessionId) -> Decoder {
+        Decoder {
+            session: id,
+            limits: self.inner.options.limits,
+            blobs: self.blobs(id),
         }
-        // The tail, and what was changed before it: by the last carry record, or by reading from
-        // there on where recovery closed segments without one.
-        let tail = view.tail();
-        let mut from = tail;
-        if tail > Lsn::new(1) {
-            let said = view.newest_carry(tail, |carried| CarryRecord::metadata(carried.bytes));
-            from = said.as_ref().map_or(Lsn::ZERO, |(last, _)| last.next());
-            if let Some((_, Some(metadata))) = said {
-                listed.metadata = metadata;
-            }
-        }
-        for entry in view.read(from) {
-            listed.take(id, entry, limits);
-        }
-        let found = listed.last_seq > Seq::ZERO;
-        let harmed = listed.damage.is_some() || listed.unreadable.is_some();
-        (found || harmed).then_some(listed)
     }
 
     /// Reads everything of a session, and says what is wrong with it.
@@ -238,6 +213,7 @@ impl Store {
             unreadable: Vec::new(),
             quarantined: view.quarantined().map_err(OpenError::Disk)?,
         };
+        let decoder = self.decoder(id);
         let mut order = Order::from(Seq::new(1));
         let carries = match self.inner.layout {
             Layout::Shared => view.session(id).states(),
@@ -281,7 +257,7 @@ impl Store {
             }
             last_record = entry.lsn;
             report.last_seq = entry.seq;
-            match decode(id, &entry, &self.inner.options.limits) {
+            match decoder.decode(&entry) {
                 Ok(Some((committed, _))) => {
                     fold.take(&committed);
                     report.events += 1;
@@ -336,66 +312,5 @@ impl Carried {
         self.next = self.carries.next();
         let agrees = CarryRecord::of(&self.state).agrees(&bytes);
         (agrees == Some(false)).then_some(ReplayError::Carry { lsn: last })
-    }
-}
-
-impl Listed {
-    /// Before anything of it is looked at.
-    pub(super) fn empty(view: &JournalView) -> Listed {
-        Listed {
-            metadata: Metadata::default(),
-            created: None,
-            last_active: None,
-            status: SessionStatus::Idle,
-            last_seq: Seq::ZERO,
-            damage: view.damage().cloned(),
-            unreadable: None,
-        }
-    }
-
-    /// Whether the entry was an event of the session. What cannot be read is kept.
-    pub(super) fn take(
-        &mut self,
-        id: SessionId,
-        entry: Result<Entry, ReadError>,
-        limits: &Limits,
-    ) -> bool {
-        let read = entry
-            .map_err(ReplayError::from)
-            .and_then(|entry| match entry.kind {
-                FrameKind::Record => decode(id, &entry, limits),
-                _ => Ok(None),
-            });
-        match read {
-            Ok(Some((committed, _))) => {
-                self.last_seq = self.last_seq.max(committed.seq());
-                self.see(committed.event());
-                true
-            }
-            Ok(None) => false,
-            // What a repair gave up is named, and no damage.
-            Err(ReplayError::Journal(ReadError::Gap { .. })) => false,
-            Err(error) => {
-                self.unreadable.get_or_insert(error);
-                false
-            }
-        }
-    }
-
-    fn see(&mut self, event: &Event) {
-        self.last_active = event.header.created_at.or(self.last_active);
-        match &event.body {
-            Body::SessionStarted(started) => {
-                self.metadata.start(started);
-                self.created = event.header.created_at;
-            }
-            Body::SessionChanged(changed) => self.metadata.change(changed),
-            Body::TurnStarted(_) => self.status = SessionStatus::Active,
-            Body::TurnDone(_) => self.status = SessionStatus::Idle,
-            Body::TurnFailed(_) => self.status = SessionStatus::Failed,
-            Body::TurnInterrupted(_) => self.status = SessionStatus::Interrupted,
-            Body::SessionStopped(_) => self.status = SessionStatus::Stopped,
-            _ => {}
-        }
     }
 }

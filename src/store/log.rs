@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::identity::SessionId;
 use crate::journal::{
-    AppendError, CloseError, Damage, Entry, Fault, FrameKind, Health, Journal, JournalView, Lsn,
-    NotCommitted, OwnedRecord, Position, ReadError, Seq, Sink, WhenFull,
+    AppendError, CloseError, Damage, Entry, Fault, ForkError, ForkPoint, FrameKind, Health,
+    Journal, JournalView, Lsn, NotCommitted, OwnedRecord, Position, ReadError, Seq, Sink, WhenFull,
 };
 
 /// Records in their order.
@@ -49,6 +49,8 @@ pub(super) trait Log: Debug + Send + Sync {
     fn token(&self) -> Option<usize> {
         None
     }
+    /// The place behind a record at which the log can be forked, or behind the last that is proven.
+    fn fork_point(&self, at: Option<Seq>) -> Result<ForkPoint, ForkError>;
     /// Closes the log.
     fn close(&self) -> Result<(), CloseError>;
 }
@@ -123,6 +125,10 @@ impl Log for OwnJournal {
         None
     }
 
+    fn fork_point(&self, at: Option<Seq>) -> Result<ForkPoint, ForkError> {
+        self.journal.fork_point(at)
+    }
+
     fn close(&self) -> Result<(), CloseError> {
         self.journal.close()
     }
@@ -179,6 +185,10 @@ impl Log for ViewedJournal {
 
     fn damage(&self) -> Option<Damage> {
         self.view.damage().cloned()
+    }
+
+    fn fork_point(&self, at: Option<Seq>) -> Result<ForkPoint, ForkError> {
+        self.view.fork_point(at)
     }
 
     fn close(&self) -> Result<(), CloseError> {

@@ -5,8 +5,14 @@
 //! makes state of events in `state`, opening after a crash in `open`.
 
 mod backup;
+mod blobs;
 mod boundary;
 mod carry;
+#[cfg_attr(
+    not(feature = "index-sled"),
+    allow(dead_code, reason = "without an index nothing starts its thread")
+)]
+mod catalog;
 mod committed;
 #[cfg(feature = "runtime")]
 mod companion;
@@ -18,18 +24,23 @@ mod entrance;
 mod error;
 mod export;
 mod flight;
+mod fork;
 mod gates;
 mod health;
 mod history;
 mod import;
 mod io;
 mod keys;
+mod listed;
 mod listing;
 mod log;
+mod making;
 mod marks;
 mod metadata;
 mod open;
 mod options;
+mod outside;
+mod pages;
 mod pending;
 mod purge;
 mod repair;
@@ -37,8 +48,10 @@ mod replay;
 mod restore;
 mod root;
 mod session;
+mod settled;
 mod shared;
 mod state;
+mod taken;
 mod tombstone;
 mod turn;
 
@@ -49,6 +62,7 @@ use std::sync::Arc;
 
 pub use backup::{BackedUp, BackupError, BackupReport, LeftOut};
 pub use boundary::Observer;
+pub use catalog::{IndexHarm, IndexHealth, IndexOptions};
 pub use committed::{Committed, Outcome};
 pub use delete::{
     DeletionReceipt, Expired, PassedOver, Reason, RetentionPlan, RetentionPolicy, RetentionReport,
@@ -56,9 +70,11 @@ pub use delete::{
 pub use draft::{Draft, StepDraft};
 pub use effects::{SettleError, UnknownEffect};
 pub use error::{
-    CommitError, OrderError, Refusal, ReplayError, SessionCloseError, SessionError, StoreError,
+    BodyProblem, CommitError, OrderError, Refusal, ReplayError, SessionCloseError, SessionError,
+    StoreError,
 };
 pub use export::{ExportError, ExportReport};
+pub use fork::{ForkError, ForkSpec};
 pub use gates::{Answer, AnswerError, GateAnswer, GatedCall, PERMISSION, PendingGate, USER_INPUT};
 #[cfg(feature = "runtime")]
 pub(crate) use gates::{head, text_of};
@@ -66,14 +82,16 @@ pub use health::StoreHealth;
 pub use history::{History, HistoryItem, HistoryPage};
 pub use import::{ImportError, ImportId, ImportReport};
 pub use io::{IoThreadGone, Stalled, Ticket};
-pub use listing::{Listed, SessionEntry, SessionStatus, VerifyReport};
+pub use listed::{Listed, SessionStatus};
+pub use listing::{SessionEntry, VerifyReport};
 pub use metadata::{Metadata, SessionChange};
 pub use open::OpenReport;
 pub use options::{Layout, StoreOptions};
+pub use pages::{Cursor, CursorError, Filter, Listing, Page};
 pub use repair::RepairError;
 pub use replay::Replay;
 pub use session::{Mode, Session};
-pub use state::OpenTurn;
+pub use state::{ForkedFrom, OpenTurn};
 #[cfg(feature = "runtime")]
 pub(crate) use turn::{Group, Last};
 pub use turn::{Loop, LoopSpec, Turn};
@@ -83,6 +101,8 @@ use crate::identity::SessionId;
 use crate::journal::{DiskError, JournalView, OpenError, Operation, Progress, Watch};
 use crate::vfs::sim::SimVfs;
 use crate::vfs::{RealVfs, Vfs};
+use blobs::Blobs;
+use catalog::Catalog;
 use health::OpenSessions;
 use io::IoThread;
 use open::Place;
@@ -155,10 +175,13 @@ struct Inner {
     shared: SharedJournal,
     /// Whether it may finish by itself what others left half done.
     tidies: bool,
+    /// What makes listings fast.
+    catalog: Catalog,
 }
 
 impl Store {
-    /// Opens the store in a directory, which is created if it is absent.
+    /// Opens the store in a directory, which is created if it is absent. In a directory that has
+    /// sessions but lost its STORE file, that file is written anew.
     ///
     /// # Errors
     /// [`StoreError::NotAStore`] if the directory holds something else; the others as they say.
@@ -171,13 +194,15 @@ impl Store {
     /// # Errors
     /// As for [`Store::open`].
     pub fn open_with(dir: impl AsRef<Path>, options: StoreOptions) -> Result<Store, StoreError> {
-        Store::on(Arc::new(RealVfs), dir, options)
+        let vfs: Arc<dyn Vfs> = Arc::new(RealVfs);
+        let catalog = Catalog::of(&vfs, dir.as_ref(), &options);
+        Store::begin(vfs, dir.as_ref(), options, catalog)
     }
 
     /// Opens a store that must exist; nothing is written. For tools that only look.
     ///
     /// # Errors
-    /// [`StoreError::NotFound`], and as for [`Store::open`].
+    /// [`StoreError::NotFound`], [`StoreError::StoreFileMissing`], and as for [`Store::open`].
     pub fn open_existing(dir: impl AsRef<Path>) -> Result<Store, StoreError> {
         Store::on_existing(Arc::new(RealVfs), dir, StoreOptions::default())
     }
@@ -193,10 +218,19 @@ impl Store {
     ) -> Result<Store, StoreError> {
         let dir = dir.as_ref();
         match root::read(&vfs, dir)? {
-            Some(layout) => Ok(Store::with(vfs, dir, options, false, layout)),
-            None => Err(unfinished(&vfs, dir).unwrap_or(StoreError::NotFound {
-                path: dir.to_owned(),
-            })),
+            Some(layout) => {
+                let catalog = Catalog::off();
+                Ok(Store::with(vfs, dir, options, false, layout, catalog))
+            }
+            None => Err(match unfinished(&vfs, dir) {
+                Some(unfinished) => unfinished,
+                None if has_sessions(&vfs, dir)? => StoreError::StoreFileMissing {
+                    path: dir.join(root::NAME),
+                },
+                None => StoreError::NotFound {
+                    path: dir.to_owned(),
+                },
+            }),
         }
     }
 
@@ -210,7 +244,8 @@ impl Store {
         Store::on(Arc::new(disk), "/store", StoreOptions::default())
     }
 
-    /// Opens a store on a given file system.
+    /// Opens a store on a given file system. It has no index: that is for the file system of the machine
+    /// only.
     ///
     /// # Errors
     /// As for [`Store::open`].
@@ -219,13 +254,26 @@ impl Store {
         dir: impl AsRef<Path>,
         options: StoreOptions,
     ) -> Result<Store, StoreError> {
-        let dir = dir.as_ref();
+        Store::begin(vfs, dir.as_ref(), options, Catalog::off())
+    }
+
+    fn begin(
+        vfs: Arc<dyn Vfs>,
+        dir: &Path,
+        options: StoreOptions,
+        catalog: Catalog,
+    ) -> Result<Store, StoreError> {
         let found = root::read(&vfs, dir)?;
         let layout = match found {
             Some(layout) => layout,
             None => Store::prepare(&vfs, dir, options.layout)?,
         };
-        let store = Store::with(vfs, dir, options, true, layout);
+        let catalog = match layout {
+            Layout::PerSession => catalog,
+            // What an index says of a session is checked against files that are the session's alone.
+            Layout::Shared => Catalog::off(),
+        };
+        let store = Store::with(vfs, dir, options, true, layout, catalog);
         if layout == Layout::Shared {
             store.shared_journal(found.is_none(), &Watch::default())?;
         }
@@ -237,33 +285,37 @@ impl Store {
     }
 
     /// Makes what a new store has, but for the file that makes a store of the directory. Gives the layout:
-    /// that of what is there, where a creation was cut off or the file was moved away.
+    /// that of what is there, where a creation was cut off or the file was lost.
     fn prepare(vfs: &Arc<dyn Vfs>, dir: &Path, wanted: Layout) -> Result<Layout, StoreError> {
         create_dir(vfs, dir)?;
         if let Some(unfinished) = unfinished(vfs, dir) {
             return Err(unfinished);
         }
-        // A creation that was cut off leaves one of the folders or a temp file: it goes on.
+        // A creation that was cut off leaves one of the folders or a temp file: it goes on. Where there are
+        // sessions the file was lost. It says nothing that they do not: the folders tell the layout, and
+        // each journal has its own format version.
+        let lost = has_sessions(vfs, dir)?;
         let names = list(vfs, dir)?;
-        let ours = [SESSIONS, JOURNAL, DELETED];
-        let foreign = names
-            .iter()
-            .any(|name| !ours.contains(&name.as_str()) && !name.starts_with("STORE"));
+        let foreign = names.iter().any(|name| {
+            let with_sessions =
+                lost && [catalog::DIRECTORY, blobs::DIRECTORY].contains(&name.as_str());
+            let ours = with_sessions || [SESSIONS, JOURNAL, DELETED].contains(&name.as_str());
+            !ours && !name.starts_with(root::NAME)
+        });
         let has = |wanted: &str| names.iter().any(|name| name == wanted);
         let layout = match (has(SESSIONS), has(JOURNAL)) {
-            (true, false) => Layout::PerSession,
-            (false, true) => Layout::Shared,
-            (false, false) => wanted,
-            (true, true) => {
-                return Err(StoreError::NotAStore {
-                    path: dir.to_owned(),
-                });
-            }
+            (true, false) => Some(Layout::PerSession),
+            (false, true) => Some(Layout::Shared),
+            (false, false) => Some(wanted),
+            (true, true) => None,
         };
-        if foreign {
+        let Some(layout) = layout.filter(|_| !foreign) else {
             return Err(StoreError::NotAStore {
                 path: dir.to_owned(),
             });
+        };
+        if lost {
+            tracing::warn!(path = %dir.display(), "the STORE file is missing; it is written anew");
         }
         create_dir(vfs, &dir.join(folder(layout)))?;
         Ok(layout)
@@ -275,6 +327,7 @@ impl Store {
         options: StoreOptions,
         tidies: bool,
         layout: Layout,
+        catalog: Catalog,
     ) -> Store {
         Store {
             inner: Arc::new(Inner {
@@ -286,6 +339,7 @@ impl Store {
                 layout,
                 shared: SharedJournal::default(),
                 tidies,
+                catalog,
             }),
         }
     }
@@ -308,6 +362,15 @@ impl Store {
         }
     }
 
+    /// The blob files of a session: in the directory of its journal, or, where that is the one of all
+    /// sessions, in a directory of its own beside it.
+    fn blobs(&self, id: SessionId) -> Blobs {
+        match self.inner.layout {
+            Layout::PerSession => Blobs::of(&self.inner.vfs, &self.session_dir(id)),
+            Layout::Shared => Blobs::shared(&self.inner.vfs, &self.inner.dir, id),
+        }
+    }
+
     fn journal_dir(&self) -> PathBuf {
         self.inner.dir.join(JOURNAL)
     }
@@ -323,10 +386,11 @@ impl Store {
         self.inner.shared.open(&home, creates, watch)
     }
 
-    fn place<'a>(&'a self, path: &'a Path, watch: Watch) -> Place<'a> {
+    fn place<'a>(&'a self, id: SessionId, path: &'a Path, watch: Watch) -> Place<'a> {
         Place {
             vfs: &self.inner.vfs,
             path,
+            blobs: self.blobs(id),
             options: &self.inner.options,
             io: &self.inner.io,
             watch,
@@ -345,7 +409,7 @@ impl Store {
         };
         self.refuse_deleted(id)?;
         let path = self.session_dir(id);
-        let place = self.place(&path, Watch::default());
+        let place = self.place(id, &path, Watch::default());
         if self.inner.layout == Layout::Shared {
             let opened = self.shared_journal(false, &place.watch)?;
             let admitted = || self.refuse_deleted_now(id);
@@ -361,7 +425,7 @@ impl Store {
             Err(SessionError::Journal(
                 OpenError::AlreadyExists { .. } | OpenError::Locked { .. },
             )) => Err(SessionError::AlreadyExists(id)),
-            created => created.inspect(|session| self.inner.open.add(session)),
+            created => created.inspect(|session| self.took(session)),
         }
     }
 
@@ -405,7 +469,7 @@ impl Store {
     ) -> Result<(Session, OpenReport), SessionError> {
         self.refuse_deleted(id)?;
         let path = self.session_dir(id);
-        let place = self.place(&path, watch);
+        let place = self.place(id, &path, watch);
         if self.inner.layout == Layout::Shared {
             let opened = match mode {
                 Mode::Write => {
@@ -425,7 +489,16 @@ impl Store {
             Err(SessionError::Journal(OpenError::NotFound { .. })) => {
                 Err(SessionError::NotFound(id))
             }
-            other => other.inspect(|(session, _)| self.inner.open.add(session)),
+            other => other.inspect(|(session, _)| self.took(session)),
+        }
+    }
+
+    /// A session was opened.
+    fn took(&self, session: &Session) {
+        self.inner.open.add(session);
+        if session.mode() == Mode::Write {
+            let mark = self.inner.catalog.mark(session.id());
+            let _ = session.core.mark.set(mark);
         }
     }
 
@@ -479,6 +552,21 @@ fn unfinished(vfs: &Arc<dyn Vfs>, dir: &Path) -> Option<StoreError> {
     found.then(|| StoreError::UnfinishedBackup {
         path: dir.to_owned(),
     })
+}
+
+/// Whether a directory has sessions: as far as names tell, or in the one journal of all.
+fn has_sessions(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<bool, DiskError> {
+    let sessions = dir.join(SESSIONS);
+    match vfs.list(&sessions) {
+        Ok(entries) => {
+            let names = entries.into_iter().map(|entry| entry.name).collect();
+            Ok(delete::session_names(names).next().is_some())
+        }
+        Err(error) => match error.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory => shared::has_sessions(vfs, dir),
+            _ => Err(DiskError::new(Operation::List, &sessions, &error)),
+        },
+    }
 }
 
 /// The error that tells the want of handles.

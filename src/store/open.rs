@@ -4,12 +4,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use super::blobs::Blobs;
 use super::boundary::{SessionCore, lock};
 use super::carry::{CarryRecord, LiveState};
 use super::committed::Committed;
 use super::log::{Log, OwnJournal, ViewedJournal};
 use super::options::StoreOptions;
-use super::restore::{Folded, Start, fold};
+use super::replay::Decoder;
+use super::restore::{Bounds, Folded, Start, fold};
 use super::session::{Mode, Session};
 use super::state::{OpenTurn, SessionState};
 use super::{IoThread, PendingGate, ReplayError, SessionError, UnknownEffect};
@@ -19,8 +21,8 @@ use crate::event::{
 };
 use crate::identity::{Coordinates, SessionId};
 use crate::journal::{
-    Carried, Damage, Journal, JournalView, Lsn, NewRecord, Owner, Receipt, RecoveryReport, Seq,
-    Watch,
+    Carried, Damage, Journal, JournalView, Lsn, NewRecord, Owner, QUARANTINE, Receipt,
+    RecoveryReport, Seq, Watch,
 };
 use crate::sync::Mutex;
 use crate::vfs::Vfs;
@@ -41,7 +43,9 @@ pub struct OpenReport {
     /// Damage to acknowledged data, in a session that was opened read-only.
     pub damage: Option<Damage>,
     /// The first record that cannot be read, of those that opening reads (the active segment and what
-    /// no segment carries), in a session that was opened read-only: its state ends before it. Of
+    /// no segment carries), in a session that was opened read-only: its state ends before it. In one that
+    /// was opened for writing, the first one above the watermark whose body cannot be read from its
+    /// file, which is not in `recovered` then ([`ReplayError::Body`]); the session goes on. Of
     /// damage further back who reads it is told, and [`Store::verify`](super::Store::verify) finds it.
     pub unreadable: Option<ReplayError>,
     /// The records above the watermark that opening kept.
@@ -63,20 +67,28 @@ impl OpenReport {
     }
 }
 
+/// A number of things.
+fn count(number: usize, thing: &str) -> String {
+    match number {
+        1 => format!("1 {thing}"),
+        _ => format!("{number} {thing}s"),
+    }
+}
+
 /// One line for a host's log.
 impl std::fmt::Display for OpenReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "session {} restored up to {}: {} open turns, {} pending gates",
+            "session {} restored up to {}: {}, {}",
             self.session,
             self.committed,
-            self.open_turns.len(),
-            self.pending_gates.len()
+            count(self.open_turns.len(), "open turn"),
+            count(self.pending_gates.len(), "pending gate")
         )?;
         if !self.unknown_effects.is_empty() {
-            let calls = self.unknown_effects.len();
-            write!(f, "; nobody knows what {calls} tool calls did")?;
+            let calls = count(self.unknown_effects.len(), "tool call");
+            write!(f, "; nobody knows what {calls} did")?;
         }
         if let Some(cut) = &self.journal.cut {
             write!(
@@ -99,6 +111,8 @@ impl std::fmt::Display for OpenReport {
 pub(super) struct Place<'a> {
     pub(super) vfs: &'a Arc<dyn Vfs>,
     pub(super) path: &'a Path,
+    /// The blob files of the session.
+    pub(super) blobs: Blobs,
     pub(super) options: &'a StoreOptions,
     pub(super) io: &'a Arc<IoThread>,
     /// Who is told how far the opening has come.
@@ -106,6 +120,22 @@ pub(super) struct Place<'a> {
 }
 
 impl Place<'_> {
+    pub(super) fn decoder(&self, session: SessionId) -> Decoder {
+        Decoder {
+            session,
+            limits: self.options.limits,
+            blobs: self.blobs.clone(),
+        }
+    }
+
+    /// Whether something lies in quarantine, or may.
+    pub(super) fn has_quarantine(&self) -> bool {
+        match self.vfs.list(&self.path.join(QUARANTINE)) {
+            Ok(files) => !files.is_empty(),
+            Err(error) => error.kind() != std::io::ErrorKind::NotFound,
+        }
+    }
+
     /// What was folded, unless it was ended.
     pub(super) fn folded(&self, folded: Folded) -> Result<Folded, SessionError> {
         self.watch.end();
@@ -208,7 +238,7 @@ pub(super) fn create(
     let (log, state) = prologue.begin(opening, session, state, place)?;
     Ok(assemble(
         place,
-        session,
+        place.decoder(session),
         Mode::Write,
         Box::new(log),
         state,
@@ -235,18 +265,23 @@ pub(super) fn open_for_writing(
     let start = Start::at(carried, place.options);
     let from = start.last.next();
     opening.replay_begins(from, &place.watch);
+    let decoder = place.decoder(session);
     let Folded {
         state,
         recovered,
+        lost_body,
         proven,
         unreadable,
         carry,
     } = place.folded(fold(
-        session,
+        &decoder,
         start,
         opening.read(from),
-        (journal.watermark, opening.finished()),
-        place.options,
+        &Bounds {
+            watermark: journal.watermark,
+            finished: opening.finished(),
+            publishes: true,
+        },
     ))?;
     if let Some(error) = unreadable {
         return Err(error.into());
@@ -265,19 +300,23 @@ pub(super) fn open_for_writing(
     let pending_gates = state.pending.gates.all().cloned().collect();
     let unknown_effects = state.pending.effects.all().cloned().collect();
     let (log, state) = prologue.begin(opening, session, state, place)?;
+    let is_quarantined = place.has_quarantine();
+    let limits = &place.options.limits;
+    decoder.blobs.sweep(&log, limits, is_quarantined);
     let report = OpenReport {
         session,
         committed,
         proven,
         journal,
         damage: None,
-        unreadable: None,
+        unreadable: lost_body,
         recovered: recovered.clone(),
         open_turns,
         pending_gates,
         unknown_effects,
     };
-    let session = assemble(place, session, Mode::Write, Box::new(log), state, recovered);
+    let log = Box::new(log);
+    let session = assemble(place, decoder, Mode::Write, log, state, recovered);
     Ok((session, report))
 }
 
@@ -329,12 +368,16 @@ pub(super) fn open_for_reading(
     let start = Start::at(carried, place.options);
     let from = start.last.next();
     view.replay_begins(from, &place.watch);
+    let decoder = place.decoder(session);
     let folded = place.folded(fold(
-        session,
+        &decoder,
         start,
         view.read(from),
-        (journal.watermark, Lsn::ZERO),
-        place.options,
+        &Bounds {
+            watermark: journal.watermark,
+            finished: Lsn::ZERO,
+            publishes: false,
+        },
     ))?;
     let state = folded.state;
     if state.last == Seq::ZERO && folded.unreadable.is_none() && view.damage().is_none() {
@@ -352,29 +395,26 @@ pub(super) fn open_for_reading(
         pending_gates: state.pending.gates.all().cloned().collect(),
         unknown_effects: state.pending.effects.all().cloned().collect(),
     };
-    let log = ViewedJournal { view };
+    let log = Box::new(ViewedJournal { view });
     let state = Arc::new(Mutex::new(state));
-    let session = assemble(place, session, Mode::Read, Box::new(log), state, Vec::new());
+    let session = assemble(place, decoder, Mode::Read, log, state, Vec::new());
     Ok((session, report))
 }
 
 pub(super) fn assemble(
     place: &Place<'_>,
-    id: SessionId,
+    decoder: Decoder,
     mode: Mode,
     log: Box<dyn Log>,
     state: Arc<Mutex<SessionState>>,
     recovered: Vec<Committed>,
 ) -> Session {
     let core = SessionCore::new(
-        id,
+        decoder,
         mode,
         log,
-        place.options.limits,
-        place.options.factory.clone(),
-        place.io.clone(),
-        place.options.workers.clone(),
-        place.options.journal.meter.clone(),
+        place.options,
+        place.io,
         state,
         recovered,
     );

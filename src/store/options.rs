@@ -1,5 +1,6 @@
 //! The options of a store.
 
+use super::IndexOptions;
 use crate::event::{Factory, Limits};
 use crate::journal::{JournalOptions, Workers};
 use crate::metrics::{Meter, Metrics};
@@ -34,10 +35,17 @@ pub struct StoreOptions {
     /// What was not asked for the longest is dropped first, and read from the log when it is asked
     /// for again; the context of a loop that alone is larger is read each time.
     pub context_bytes: usize,
+    /// Bodies of at least this many bytes stand in files of their own instead of the log (of steps,
+    /// turns and events of the host; the other kinds are small); 256 KiB by default. 0 puts all of
+    /// them there, `usize::MAX` none. It can be changed at any time: reading does not depend on it.
+    pub blob_threshold: usize,
     /// Where ids and times come from.
     pub factory: Factory,
     /// The threads behind its journals. Clones of the options share them.
     pub workers: Workers,
+    /// The index that makes listings fast ([`Store::list`](super::Store::list)); for stores on the file
+    /// system of the machine.
+    pub index: IndexOptions,
 }
 
 impl Default for StoreOptions {
@@ -48,8 +56,10 @@ impl Default for StoreOptions {
             limits: Limits::default(),
             keyed_horizon: 10_000,
             context_bytes: 32 * 1024 * 1024,
+            blob_threshold: 256 * 1024,
             factory: Factory::default(),
             workers: Workers::default(),
+            index: IndexOptions::default(),
         }
     }
 }

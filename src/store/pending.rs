@@ -137,6 +137,8 @@ impl Pending {
                 self.gates.put(opened.gate.id, seq, pending);
             }
             Body::GateResolved(resolved) => self.close(resolved, seq),
+            // They were given to the parent, once.
+            Body::Forked(_) => self.answers = Shelf::default(),
             Body::PermissionDecided(decided) => drop(self.answers.take(&decided.gate_id)),
             Body::ToolIntent(intent) => {
                 let effect = UnknownEffect {
@@ -156,12 +158,14 @@ impl Pending {
             Body::ToolIntentSettled(settled) => {
                 drop(self.effects.take(&settled.tool_execution_id));
             }
-            Body::StepDone(_) => {
-                self.answers.take_step((at.loop_id, at.step));
-                self.effects.take_step((at.loop_id, at.step));
-            }
             _ => {}
         }
+    }
+
+    /// A step is there: its answers are used, and its intents are settled.
+    pub(super) fn take_step(&mut self, step: (LoopId, StepId)) {
+        self.answers.take_step(step);
+        self.effects.take_step(step);
     }
 
     fn close(&mut self, resolved: &GateResolved, seq: Seq) {
@@ -212,6 +216,12 @@ impl Pending {
     pub(super) fn abandon(&self, loop_id: LoopId, turn: TurnId) -> Vec<Draft> {
         let gates = self.of_turn(loop_id, turn);
         gates.map(|pending| pending.resolved(ABANDONED)).collect()
+    }
+
+    /// What closes all gates, whosever they are: for a fork, which they do not belong to.
+    pub(super) fn abandon_all(&self) -> impl Iterator<Item = Draft> + '_ {
+        let gates = self.gates.all();
+        gates.map(|pending| pending.resolved(ABANDONED))
     }
 }
 

@@ -15,6 +15,15 @@ pub(super) struct Removed {
     pub(super) bytes: u64,
 }
 
+impl Removed {
+    fn and(self, more: Removed) -> Removed {
+        Removed {
+            files: self.files + more.files,
+            bytes: self.bytes + more.bytes,
+        }
+    }
+}
+
 /// How often a directory in which somebody makes files is emptied again: who finds its lock free
 /// makes the lock's file.
 const ATTEMPTS: usize = 8;
@@ -29,7 +38,7 @@ pub(super) fn remove_tree(
     let mut removed = Removed::default();
     for attempt in 1.. {
         let last = last.map(|last| dir.join(last));
-        empty(vfs, dir, last.as_deref(), &mut removed)?;
+        removed = removed.and(empty(vfs, dir, last.as_deref())?);
         if let Some(last) = last {
             remove(vfs, &last, &mut removed)?;
         }
@@ -43,12 +52,13 @@ pub(super) fn remove_tree(
     Ok(removed)
 }
 
-fn empty(
+/// Removes all that is in a directory, but the file `kept`.
+pub(super) fn empty(
     vfs: &Arc<dyn Vfs>,
     dir: &Path,
     kept: Option<&Path>,
-    removed: &mut Removed,
-) -> Result<(), DiskError> {
+) -> Result<Removed, DiskError> {
+    let mut removed = Removed::default();
     // Each directory is met twice: to be emptied, and to be removed.
     let mut stack: Vec<(PathBuf, bool)> = vec![(dir.to_owned(), false)];
     while let Some((path, emptied)) = stack.pop() {
@@ -72,11 +82,11 @@ fn empty(
             match entry.is_dir {
                 true => stack.push((inner, false)),
                 false if Some(inner.as_path()) == kept => {}
-                false => remove(vfs, &inner, removed)?,
+                false => remove(vfs, &inner, &mut removed)?,
             }
         }
     }
-    Ok(())
+    Ok(removed)
 }
 
 fn remove(vfs: &Arc<dyn Vfs>, path: &Path, removed: &mut Removed) -> Result<(), DiskError> {

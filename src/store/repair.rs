@@ -5,12 +5,15 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::blobs::CopyBodiesError;
 use super::options::Layout;
-use super::{SESSIONS, Store, StoreError, create_dir, root};
+use super::purge::remove_tree;
+use super::replay::Decoder;
+use super::{ReplayError, SESSIONS, Store, StoreError, create_dir, root};
 use crate::identity::SessionId;
 use crate::journal::{
-    CopyError, DiskError, Extent, Lsn, OpenError, Operation, Progress, ReadError, Repair,
-    RepairReport, Watch,
+    CopyError, DiskError, Entry, Extent, JournalOptions, Lsn, OpenError, Operation, Progress,
+    ReadError, Repair, RepairReport, Watch,
 };
 use crate::vfs::Vfs;
 
@@ -39,6 +42,9 @@ pub enum RepairError {
     /// The journal could not be read.
     #[error(transparent)]
     Read(ReadError),
+    /// The body of a record was whole, and cannot be read any more.
+    #[error("{0}; try again")]
+    Body(ReplayError),
     /// The journal changed while it was read.
     #[error("the journal changed behind {0} while it was read; try again")]
     Changed(Lsn),
@@ -127,7 +133,10 @@ impl Store {
             return Err(RepairError::NotFound(id));
         }
         let from = self.session_dir(id);
-        let repair = match Repair::plan(vfs.clone(), &from, id, options, Extent::Intact, watch) {
+        let decoder = self.decoder(id);
+        let lacks = |entry: &Entry<&[u8]>| decoder.blobs.lacking(entry, &decoder.limits);
+        let vfs_of = vfs.clone();
+        let repair = match Repair::plan(vfs_of, &from, id, options, Extent::Intact, &lacks, watch) {
             Err(CopyError::Open(OpenError::NotFound { .. })) => {
                 return Err(RepairError::NotFound(id));
             }
@@ -141,7 +150,7 @@ impl Store {
             return Err(RepairError::WouldLose(Box::new(report)));
         }
         let target = Target { vfs, to, id };
-        match target.make(&repair, self) {
+        match target.make(&repair, &decoder, options) {
             Ok(()) => Ok(report),
             Err(error) => {
                 target.take_back(there);
@@ -167,13 +176,24 @@ impl Target<'_> {
 
     /// Makes the journal, checks it, moves it to its name, and writes the file that makes a store of
     /// the directory last.
-    fn make(&self, repair: &Repair, store: &Store) -> Result<(), RepairError> {
+    fn make(
+        &self,
+        repair: &Repair,
+        decoder: &Decoder,
+        options: &JournalOptions,
+    ) -> Result<(), RepairError> {
         let workshop = self.workshop();
         create_dir(self.vfs, &workshop)?;
-        repair.copy(self.vfs.clone(), &workshop, &store.inner.options.journal)?;
+        repair.copy(self.vfs.clone(), &workshop, options)?;
         if !repair.reads_back(self.vfs.clone(), &workshop)? {
             return Err(RepairError::Check);
         }
+        let copied = decoder.blobs.copy_for(&workshop, &decoder.limits);
+        copied.map_err(|error| match error {
+            CopyBodiesError::Journal(error) => RepairError::Journal(error),
+            CopyBodiesError::Source(error) => RepairError::Body(error),
+            CopyBodiesError::Target(error) => error.into(),
+        })?;
         let sessions = self.to.join(SESSIONS);
         create_dir(self.vfs, &sessions)?;
         let mut handles = Vec::new();
@@ -201,20 +221,16 @@ impl Target<'_> {
     fn take_back(&self, there: bool) {
         let sessions = self.to.join(SESSIONS);
         for dir in [self.workshop(), sessions.join(self.id.to_string())] {
-            self.empty(&dir);
+            let _ = remove_tree(self.vfs, &dir, None);
         }
         let _ = self.vfs.remove_dir(&sessions);
         if !there {
-            self.empty(self.to);
-        }
-    }
-
-    fn empty(&self, dir: &Path) {
-        for entry in self.vfs.list(dir).unwrap_or_default() {
-            if !entry.is_dir {
-                let _ = self.vfs.remove_file(&dir.join(entry.name));
+            for entry in self.vfs.list(self.to).unwrap_or_default() {
+                if !entry.is_dir {
+                    let _ = self.vfs.remove_file(&self.to.join(entry.name));
+                }
             }
+            let _ = self.vfs.remove_dir(self.to);
         }
-        let _ = self.vfs.remove_dir(dir);
     }
 }

@@ -1,9 +1,13 @@
 //! Reading a session's events from its log.
 
-use super::ReplayError;
+use super::blobs::Blobs;
 use super::boundary::SessionCore;
 use super::committed::Committed;
-use crate::event::{Decoded, Key, Kind, Limits, decode_header, decode_record};
+use super::{BodyProblem, ReplayError, Store};
+use crate::event::{
+    DecodeError, Decoded, Key, Kind, Limits, Outside, RecordHeader, StoredBody, decode_header,
+    decode_outside, decode_record,
+};
 use crate::identity::{LoopId, SessionId};
 use crate::journal::{Entry, ReadError, Seq};
 
@@ -18,29 +22,100 @@ pub(super) fn own(session: SessionId, entry: &Entry) -> Result<(), ReplayError> 
     }
 }
 
-/// Decodes one record; `None` for an optional event of a newer version, which is passed over.
-pub(super) fn decode(
-    session: SessionId,
-    entry: &Entry,
-    limits: &Limits,
-) -> Result<Option<(Committed, Option<Key>)>, ReplayError> {
-    own(session, entry)?;
-    match decode_record(session, &entry.payload, limits) {
-        Ok(Decoded::Event { event, key }) => Ok(Some((
-            Committed::read(
-                event,
-                entry.seq,
-                entry.lsn,
-                entry.payload.len(),
-                entry.proven,
-            ),
-            key,
-        ))),
-        Ok(Decoded::Skipped { .. }) => Ok(None),
-        Err(source) => Err(ReplayError::Decode {
-            seq: entry.seq,
-            source,
-        }),
+/// What a record holds, as far as the log says it.
+pub(super) enum Recorded {
+    Event(Committed, Option<Key>),
+    /// An event whose body stands in a file.
+    Outside(RecordHeader<'static>),
+    /// An optional event of a newer version.
+    Skipped,
+}
+
+/// Makes events of the records of one session.
+#[derive(Debug, Clone)]
+pub(super) struct Decoder {
+    pub(super) session: SessionId,
+    pub(super) limits: Limits,
+    pub(super) blobs: Blobs,
+}
+
+impl Decoder {
+    /// What stands in the log; bodies in files are not looked at.
+    pub(super) fn look(&self, entry: &Entry) -> Result<Recorded, ReplayError> {
+        own(self.session, entry)?;
+        match decode_record(self.session, &entry.payload, &self.limits) {
+            Ok(Decoded::Event { event, key }) => {
+                let length = entry.payload.len();
+                let committed = Committed::read(event, entry.seq, entry.lsn, length, entry.proven);
+                Ok(Recorded::Event(committed, key))
+            }
+            Ok(Decoded::Outside(record)) => Ok(Recorded::Outside(record)),
+            Ok(Decoded::Skipped { .. }) => Ok(Recorded::Skipped),
+            Err(source) => Err(ReplayError::Decode {
+                seq: entry.seq,
+                source,
+            }),
+        }
+    }
+
+    /// The event of a record, with its body wherever it stands; `None` for an optional event of a
+    /// newer version, which is passed over.
+    pub(super) fn decode(
+        &self,
+        entry: &Entry,
+    ) -> Result<Option<(Committed, Option<Key>)>, ReplayError> {
+        match self.look(entry)? {
+            Recorded::Event(committed, key) => Ok(Some((committed, key))),
+            Recorded::Outside(record) => {
+                let committed = self.fetch(entry, &record)?;
+                Ok(Some((committed, record.key)))
+            }
+            Recorded::Skipped => Ok(None),
+        }
+    }
+
+    /// The event of a record whose body stands in a file. The body is checked each time (P6).
+    pub(super) fn fetch(
+        &self,
+        entry: &Entry,
+        record: &RecordHeader<'_>,
+    ) -> Result<Committed, ReplayError> {
+        let seq = entry.seq;
+        let failed = |source| ReplayError::Decode { seq, source };
+        let StoredBody::Outside(outside) = record.body else {
+            return Err(failed(DecodeError::Header));
+        };
+        let (body, path) = self.blobs.read(seq, record, &outside)?;
+        let event = decode_outside(self.session, record, &body, &self.limits);
+        let event = event.map_err(|source| match source {
+            DecodeError::WrongBody => ReplayError::Body {
+                seq,
+                path,
+                problem: BodyProblem::Digest,
+            },
+            source => failed(source),
+        })?;
+        let length = entry.payload.len().saturating_sub(Outside::BYTES) + body.len();
+        Ok(Committed::read(event, seq, entry.lsn, length, entry.proven))
+    }
+}
+
+impl Store {
+    /// The event of a record of a session, and its key: of one that was read with [`JournalView`] or a
+    /// [`JournalFollower`], also in another process. Its body is read from its file if it stands in one.
+    /// `None` for an optional event of a newer version. Takes no lock, and blocks.
+    ///
+    /// # Errors
+    /// [`ReplayError`]; the other records can be read all the same.
+    ///
+    /// [`JournalView`]: crate::journal::JournalView
+    /// [`JournalFollower`]: crate::journal::JournalFollower
+    pub fn event_of(
+        &self,
+        id: SessionId,
+        entry: &Entry,
+    ) -> Result<Option<(Committed, Option<Key>)>, ReplayError> {
+        self.decoder(id).decode(entry)
     }
 }
 
@@ -88,8 +163,7 @@ struct Wanted {
 /// The committed events of a session, in order. An event that cannot be read is one error, and
 /// reading goes on behind it (P6); an error of the disk ends it.
 pub struct Replay {
-    session: SessionId,
-    limits: Limits,
+    decoder: Decoder,
     entries: Box<dyn Iterator<Item = Result<Entry, ReadError>> + Send>,
     order: Order,
     /// The last record that is given.
@@ -103,7 +177,7 @@ pub struct Replay {
 impl std::fmt::Debug for Replay {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Replay")
-            .field("session", &self.session)
+            .field("session", &self.decoder.session)
             .finish_non_exhaustive()
     }
 }
@@ -112,8 +186,7 @@ impl Replay {
     pub(super) fn new(core: &SessionCore, from: Seq) -> Replay {
         let from = from.max(Seq::new(1));
         Replay {
-            session: core.id,
-            limits: core.limits,
+            decoder: core.decoder.clone(),
             entries: core.log.read(from),
             order: Order::from(from),
             last: Seq::new(u64::MAX),
@@ -160,7 +233,7 @@ impl Replay {
             return true;
         };
         // What is strange shows when it is decoded.
-        decode_header(&entry.payload, &self.limits).map_or(true, |header| {
+        decode_header(&entry.payload, &self.decoder.limits).map_or(true, |header| {
             header.kind.is_none_or(kinds) && only.is_none_or(|only| only == header.loop_id)
         })
     }
@@ -204,7 +277,7 @@ impl Iterator for Replay {
             if !self.wants(&entry) {
                 continue;
             }
-            match decode(self.session, &entry, &self.limits) {
+            match self.decoder.decode(&entry) {
                 Ok(Some((committed, _))) => return Some(Ok(committed)),
                 Ok(None) => {}
                 Err(error) => return Some(Err(error)),

@@ -5,9 +5,8 @@ use super::ReplayError;
 use super::carry::CarryRecord;
 use super::committed::Committed;
 use super::options::StoreOptions;
-use super::replay::{Order, decode};
+use super::replay::{Decoder, Order, Recorded};
 use super::state::SessionState;
-use crate::identity::SessionId;
 use crate::journal::{Entry, FrameKind, Lsn, ReadError, Seq};
 
 /// Where a fold begins.
@@ -30,25 +29,37 @@ pub(super) struct Folded {
     pub(super) state: SessionState,
     /// The records above the watermark.
     pub(super) recovered: Vec<Committed>,
+    /// Why the first of those that are not in `recovered` is not: its body cannot be read.
+    pub(super) lost_body: Option<ReplayError>,
     pub(super) proven: Seq,
     pub(super) unreadable: Option<ReplayError>,
     /// The carry record of the segments that are finished, if they have none.
     pub(super) carry: Option<Vec<u8>>,
 }
 
-/// Folds what lies behind the start. `finished` is the last Lsn of the finished segments.
+/// What a fold has to know of the log.
+pub(super) struct Bounds {
+    pub(super) watermark: Lsn,
+    /// The last Lsn of the finished segments.
+    pub(super) finished: Lsn,
+    /// Whether the records above the watermark are to be published.
+    pub(super) publishes: bool,
+}
+
+/// Folds what lies behind the start.
 pub(super) fn fold(
-    session: SessionId,
+    decoder: &Decoder,
     start: Start,
     entries: impl Iterator<Item = Result<Entry, ReadError>>,
-    (watermark, finished): (Lsn, Lsn),
-    options: &StoreOptions,
+    bounds: &Bounds,
 ) -> Folded {
+    let finished = bounds.finished;
     let mut order = Order::from(start.state.last.next());
     let mut folded = Folded {
         proven: start.state.last,
         state: start.state,
         recovered: Vec::new(),
+        lost_body: None,
         unreadable: None,
         carry: None,
     };
@@ -60,7 +71,7 @@ pub(super) fn fold(
         }
         let taken = entry
             .map_err(ReplayError::from)
-            .and_then(|entry| folded.take(session, &entry, &mut order, watermark, options));
+            .and_then(|entry| folded.take(decoder, &entry, &mut order, bounds));
         if let Err(error) = taken {
             // Behind a damaged header the frames are checked one by one, so the fold goes on; at any
             // other damage it ends, since a gap is never joined in silence.
@@ -80,27 +91,39 @@ pub(super) fn fold(
 impl Folded {
     fn take(
         &mut self,
-        session: SessionId,
+        decoder: &Decoder,
         entry: &Entry,
         order: &mut Order,
-        watermark: Lsn,
-        options: &StoreOptions,
+        bounds: &Bounds,
     ) -> Result<(), ReplayError> {
         if entry.kind != FrameKind::Record {
             return Ok(());
         }
         order.take(entry.seq)?;
-        if entry.lsn <= watermark {
+        let is_proven = entry.lsn <= bounds.watermark;
+        if is_proven {
             self.proven = entry.seq;
         }
-        let Some((committed, key)) = decode(session, entry, &options.limits)? else {
-            self.state.last = entry.seq;
-            return Ok(());
-        };
-        self.state
-            .apply(&committed, key.as_ref(), Some(entry.position));
-        if entry.lsn > watermark {
-            self.recovered.push(committed);
+        let is_recovered = !is_proven && bounds.publishes;
+        match decoder.look(entry)? {
+            Recorded::Event(committed, key) => {
+                self.state
+                    .apply(&committed, key.as_ref(), Some(entry.position));
+                if is_recovered {
+                    self.recovered.push(committed);
+                }
+            }
+            // The state needs nothing of it, so an opening reads no bodies (P13).
+            Recorded::Outside(record) => {
+                self.state.apply_outside(entry.seq, &record, entry.position);
+                if is_recovered {
+                    match decoder.fetch(entry, &record) {
+                        Ok(committed) => self.recovered.push(committed),
+                        Err(error) => drop(self.lost_body.get_or_insert(error)),
+                    }
+                }
+            }
+            Recorded::Skipped => self.state.last = entry.seq,
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use super::options::Layout;
 use crate::journal::{DiskError, Operation};
 use crate::vfs::{Access, Vfs};
 
-const NAME: &str = "STORE";
+pub(super) const NAME: &str = "STORE";
 const MAGIC: [u8; 8] = *b"STEPSTOR";
 const LEN: usize = 24;
 const VERSION: u32 = 1;
@@ -86,32 +86,46 @@ pub(super) fn write(vfs: &Arc<dyn Vfs>, dir: &Path, layout: Layout) -> Result<()
     let word = crate::identity::SessionId::try_new()
         .map_or_else(|_| std::process::id().to_string(), |id| id.to_string());
     let temporary = dir.join(format!("{NAME}.{word}.tmp"));
+    let written = publish(vfs, dir, &temporary, layout);
+    if written.is_err() {
+        // What is left of it is in nobody's way: the next try makes a name of its own.
+        let _ = vfs.remove_file(&temporary);
+    }
+    written
+}
+
+fn publish(
+    vfs: &Arc<dyn Vfs>,
+    dir: &Path,
+    temporary: &Path,
+    layout: Layout,
+) -> Result<(), StoreError> {
     let path = dir.join(NAME);
     let handle = vfs
         .open_dir(dir)
         .map_err(|error| DiskError::new(Operation::Open, dir, &error))?;
     let file = vfs
-        .create(&temporary)
-        .map_err(|error| DiskError::new(Operation::Create, &temporary, &error))?;
+        .create(temporary)
+        .map_err(|error| DiskError::new(Operation::Create, temporary, &error))?;
     let mut bytes = &encode(layout)[..];
     let mut offset = 0;
     while !bytes.is_empty() {
         match file.write_at(bytes, offset) {
             Ok(0) => {
                 let zero = std::io::ErrorKind::WriteZero.into();
-                return Err(DiskError::new(Operation::Write, &temporary, &zero).into());
+                return Err(DiskError::new(Operation::Write, temporary, &zero).into());
             }
             Ok(written) => {
                 bytes = bytes.get(written..).unwrap_or_default();
                 offset += written as u64;
             }
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(DiskError::new(Operation::Write, &temporary, &error).into()),
+            Err(error) => return Err(DiskError::new(Operation::Write, temporary, &error).into()),
         }
     }
     file.sync_data()
-        .map_err(|error| DiskError::new(Operation::Sync, &temporary, &error))?;
-    vfs.rename(&temporary, &path)
+        .map_err(|error| DiskError::new(Operation::Sync, temporary, &error))?;
+    vfs.rename(temporary, &path)
         .map_err(|error| DiskError::new(Operation::Rename, &path, &error))?;
     handle.sync().map_err(|error| {
         // As for directories: the next try makes a new name.

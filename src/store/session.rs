@@ -7,7 +7,7 @@ use super::committed::{Committed, Outcome};
 use super::draft::Draft;
 use super::io::Ticket;
 use super::replay::Replay;
-use super::state::OpenTurn;
+use super::state::{ForkedFrom, OpenTurn};
 use super::{CommitError, OrderError, Refusal, ReplayError, SessionCloseError};
 use crate::content::Message;
 use crate::identity::{AgentName, LoopId, SessionId};
@@ -47,6 +47,11 @@ impl Session {
     /// The title, if it has one.
     pub fn title(&self) -> Option<String> {
         self.core.state().metadata.title.clone()
+    }
+
+    /// The session that it was forked from, if it was, and the last record that they have in common.
+    pub fn forked_from(&self) -> Option<ForkedFrom> {
+        self.core.state().forked
     }
 
     /// The number of its committed steps.

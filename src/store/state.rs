@@ -4,6 +4,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::OrderError;
 use super::committed::Committed;
 use super::context::Contexts;
@@ -12,8 +14,8 @@ use super::marks::Marks;
 use super::metadata::Metadata;
 use super::options::StoreOptions;
 use super::pending::{Pending, PendingAdmission};
-use crate::event::{Body, Event, Key, Kind};
-use crate::identity::{AgentName, LoopId, Timestamp, TurnId};
+use crate::event::{Body, Event, Key, Kind, RecordHeader};
+use crate::identity::{AgentName, Coordinates, LoopId, SessionId, Timestamp, TurnId};
 use crate::journal::{Position, Seq};
 
 /// A turn that has begun and not ended.
@@ -25,6 +27,47 @@ pub struct OpenTurn {
     pub turn: TurnId,
     /// Its number within its loop, from 1.
     pub index: u64,
+}
+
+/// How a turn ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum TurnEnd {
+    #[default]
+    Done,
+    Failed,
+    Interrupted,
+}
+
+impl TurnEnd {
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
+    pub(super) fn is_done(&self) -> bool {
+        *self == TurnEnd::Done
+    }
+}
+
+/// Where a session was forked from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ForkedFrom {
+    /// The session that it was forked from, which may be gone.
+    pub parent: SessionId,
+    /// The last sequence of the parent that belongs to the fork.
+    pub at: Seq,
+}
+
+impl ForkedFrom {
+    /// As it is written: parent, sequence.
+    pub(super) fn parts(self) -> (SessionId, u64) {
+        (self.parent, self.at.get())
+    }
+
+    pub(super) fn of_parts((parent, at): (SessionId, u64)) -> ForkedFrom {
+        ForkedFrom {
+            parent,
+            at: Seq::new(at),
+        }
+    }
 }
 
 /// One loop of a session, without its messages.
@@ -50,6 +93,9 @@ pub(super) struct SessionState {
     pub(super) created: Option<Timestamp>,
     pub(super) last_active: Option<Timestamp>,
     pub(super) stopped: bool,
+    /// How the turn ended that ended last, of all loops.
+    pub(super) last_end: TurnEnd,
+    pub(super) forked: Option<ForkedFrom>,
     pub(super) steps: u64,
     pub(super) loops: Vec<LoopState>,
     pub(super) pending: Pending,
@@ -86,22 +132,76 @@ impl SessionState {
         key: Option<&Key>,
         position: Option<Position>,
     ) {
-        self.last = committed.seq();
-        if let Some((key, position)) = key.zip(position) {
-            self.keys.remember(key, committed.seq(), position);
-        }
-        let event = committed.event();
-        if let Some(at) = event.header.created_at {
-            self.last_active = Some(at);
-        }
+        let header = &committed.event().header;
+        self.note(committed.seq(), header.created_at, key.zip(position));
+        self.fold_header(committed.event().kind(), header.coordinates);
         self.fold(committed);
         self.contexts.take(committed);
+    }
+
+    /// Takes a durable event in whose body stands in a file: there are only such kinds as do nothing
+    /// to the state that their header does not say. No context is in memory yet.
+    pub(super) fn apply_outside(
+        &mut self,
+        seq: Seq,
+        record: &RecordHeader<'_>,
+        position: Position,
+    ) {
+        let key = record.key.as_ref();
+        self.note(seq, record.created_at, key.zip(Some(position)));
+        let coordinates = Coordinates {
+            loop_id: record.loop_id,
+            turn: record.turn,
+            step: record.step,
+            ..Coordinates::default()
+        };
+        if let Some(kind) = record.kind {
+            self.fold_header(kind, coordinates);
+        }
+    }
+
+    fn note(&mut self, seq: Seq, at: Option<Timestamp>, keyed: Option<(&Key, Position)>) {
+        self.last = seq;
+        if let Some((key, position)) = keyed {
+            self.keys.remember(key, seq, position);
+        }
+        self.last_active = at.or(self.last_active);
+    }
+
+    /// The part of the fold for which a header suffices: all that is done by the kinds whose bodies may
+    /// stand outside ([`Kind::may_stand_outside`]).
+    fn fold_header(&mut self, kind: Kind, at: Coordinates) {
+        if kind == Kind::StepDone {
+            self.steps = self.steps.saturating_add(1);
+            self.pending.take_step((at.loop_id, at.step));
+        }
+        let Some(state) = self.find_mut(at.loop_id) else {
+            return;
+        };
+        if kind == Kind::TurnStarted {
+            state.turns = state.turns.saturating_add(1);
+            state.last_step = None;
+            state.open = Some(OpenTurn {
+                loop_id: at.loop_id,
+                turn: at.turn,
+                index: state.turns,
+            });
+        } else if kind.ends_turn() {
+            state.open = None;
+            state.last_step = None;
+        }
     }
 
     fn fold(&mut self, committed: &Committed) {
         let (event, seq) = (committed.event(), committed.seq());
         let at = event.header.coordinates;
         self.pending.fold(event, seq);
+        self.last_end = match &event.body {
+            Body::TurnDone(_) => TurnEnd::Done,
+            Body::TurnFailed(_) => TurnEnd::Failed,
+            Body::TurnInterrupted(_) => TurnEnd::Interrupted,
+            _ => self.last_end,
+        };
         match &event.body {
             Body::SessionStarted(started) => {
                 self.metadata.start(started);
@@ -109,6 +209,9 @@ impl SessionState {
             }
             Body::SessionChanged(changed) => self.metadata.change(changed),
             Body::SessionStopped(_) => self.stopped = true,
+            Body::Forked(forked) => {
+                self.forked = Some(ForkedFrom::of_parts((forked.parent, forked.at)));
+            }
             Body::RestoreStarted(_) => self.stopped = false,
             Body::LoopStarted(_) => {
                 if self.find(at.loop_id).is_none() {
@@ -123,10 +226,6 @@ impl SessionState {
                     });
                 }
             }
-            Body::StepDone(_) => {
-                self.steps = self.steps.saturating_add(1);
-                self.fold_loop(committed);
-            }
             _ => self.fold_loop(committed),
         }
     }
@@ -139,23 +238,10 @@ impl SessionState {
             return;
         };
         match &event.body {
-            Body::TurnStarted(_) => {
-                state.turns = state.turns.saturating_add(1);
-                state.last_step = None;
-                state.open = Some(OpenTurn {
-                    loop_id: at.loop_id,
-                    turn: at.turn,
-                    index: state.turns,
-                });
-            }
             Body::StepDone(_) if state.open.is_some() => {
                 state.last_step = Some(committed.shared());
             }
             Body::ContextCompacted(_) | Body::Rewound(_) => state.marks.fold(&event.body, seq),
-            body if body.kind().ends_turn() => {
-                state.open = None;
-                state.last_step = None;
-            }
             _ => {}
         }
     }
@@ -210,6 +296,12 @@ impl<'a> Admission<'a> {
         self.pending.admit(&self.state.pending, event)?;
         if let Body::SessionChanged(changed) = &event.body {
             self.state.metadata.admit(changed)?;
+        }
+        if let Body::Rewound(rewound) = &event.body {
+            let (to, last) = (Seq::new(rewound.to), self.state.last);
+            if to > last {
+                return Err(OrderError::Ahead { to, last });
+            }
         }
         if at.loop_id.is_nil() {
             return Ok(());

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "runtime")]
 mod ending;
+mod rewind;
 
 #[cfg(feature = "runtime")]
 pub(crate) use ending::{Group, Last};
@@ -242,11 +243,19 @@ impl Loop {
                 message,
             },
         );
+        Ok((id, self.closing_and(begin)))
+    }
+
+    /// A batch that closes what is open of the loop, if anything is, and goes on with a draft.
+    fn closing_and(
+        &self,
+        next: Draft,
+    ) -> impl FnOnce(&SessionState) -> Vec<Draft> + Send + 'static {
         let interrupt = self.draft(TurnId::nil(), TurnInterrupted::default());
         let unwritten = self.unwritten.clone();
-        let batch = move |state: &SessionState| {
-            let open = state.find(begin.loop_id).and_then(|found| found.open);
-            let gates = open.map(|open| state.pending.abandon(begin.loop_id, open.turn));
+        move |state: &SessionState| {
+            let open = state.find(next.loop_id).and_then(|found| found.open);
+            let gates = open.map(|open| state.pending.abandon(next.loop_id, open.turn));
             let closing = open.map(|open| {
                 let written = unwritten.into_iter().find(|draft| draft.turn == open.turn);
                 written.unwrap_or_else(|| Draft {
@@ -259,9 +268,8 @@ impl Loop {
                 })
             });
             let gates = gates.into_iter().flatten();
-            gates.chain(closing).chain([begin]).collect()
-        };
-        Ok((id, batch))
+            gates.chain(closing).chain([next]).collect()
+        }
     }
 
     fn begun(&mut self, id: TurnId, outcomes: &[Outcome]) -> Result<Turn<'_>, CommitError> {

@@ -129,6 +129,11 @@ pub trait File: Debug + Send + Sync + 'static {
     }
     /// The identity of this open file.
     fn identity(&self) -> io::Result<FileId>;
+    /// When its contents were changed last, in nanoseconds since 1970, where the system says so.
+    /// Nothing rests on it alone: clocks are set, and ticks are coarse.
+    fn modified(&self) -> io::Result<Option<u64>> {
+        Ok(None)
+    }
 }
 
 /// An open directory.

@@ -150,6 +150,12 @@ impl File for RealFile {
     fn identity(&self) -> io::Result<FileId> {
         Ok(system::identity(&self.0.metadata()?))
     }
+
+    fn modified(&self) -> io::Result<Option<u64>> {
+        let modified = self.0.metadata()?.modified().ok();
+        let since = modified.and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
+        Ok(since.and_then(|since| u64::try_from(since.as_nanos()).ok()))
+    }
 }
 
 #[derive(Debug)]

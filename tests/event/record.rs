@@ -145,12 +145,8 @@ fn golden_records() {
 fn a_scan_reads_the_header_without_the_body() {
     let key = Key::new("k").unwrap();
     let mut bytes = encode_record(&sample(Kind::StepDone), Some(&key), &Limits::default()).unwrap();
-    let body_starts = bytes.len()
-        - decode_header(&bytes, &Limits::default())
-            .unwrap()
-            .body
-            .len();
-    bytes.truncate(body_starts);
+    let body = decode_header(&bytes, &Limits::default()).unwrap().body;
+    bytes.truncate(bytes.len() - body.length() as usize);
     bytes.extend_from_slice(b"\xff this is no JSON");
     let header = decode_header(&bytes, &Limits::default()).unwrap();
     assert_eq!(
@@ -161,7 +157,7 @@ fn a_scan_reads_the_header_without_the_body() {
         (header.loop_id, header.turn, header.step),
         (id::<LoopId>(2), id::<TurnId>(3), id::<StepId>(4))
     );
-    assert_eq!(header.body, b"\xff this is no JSON");
+    assert_eq!(header.body, StoredBody::Inside(b"\xff this is no JSON"));
     assert!(matches!(
         accept(&bytes, &Limits::default()),
         Err(DecodeError::Json(_))
@@ -556,4 +552,113 @@ proptest! {
         let again = encode_record(&event, key.as_ref(), &Limits::default()).unwrap();
         prop_assert_eq!(again, bytes);
     }
+}
+
+/// A record whose body stands outside, and that body.
+fn apart(kind: Kind) -> (Vec<u8>, Vec<u8>) {
+    let whole = encode(&sample(kind)).unwrap();
+    let body = body_in(&whole).to_vec();
+    let mut record = whole;
+    refer_outside(&mut record);
+    (record, body)
+}
+
+#[test]
+fn a_body_outside_is_referred_to_by_its_length_and_its_digest() {
+    let limits = Limits::default();
+    let whole = encode(&sample(Kind::StepDone)).unwrap();
+    let (record, body) = apart(Kind::StepDone);
+    // The documented bytes: one flag more, and a reference in the place of the body.
+    let head = whole.len() - body.len();
+    assert_eq!(record[1], whole[1] | 2);
+    assert_eq!(record[2..head], whole[2..head]);
+    assert_eq!(record.len(), head + Outside::BYTES);
+    let (length, digest) = record[head..].split_at(8);
+    assert_eq!(length, (body.len() as u64).to_le_bytes());
+    // Of "abc", as FIPS 180-2 gives it.
+    let known = Outside::of(b"abc").digest;
+    assert_eq!(known[..4], [0xba, 0x78, 0x16, 0xbf]);
+    assert_eq!(digest, Outside::of(&body).digest);
+    let header = decode_header(&record, &limits).unwrap();
+    assert!(header.same_content(&decode_header(&whole, &limits).unwrap()));
+    assert!(
+        decode_header(&whole, &limits)
+            .unwrap()
+            .same_content(&header)
+    );
+    assert_eq!(accept(&record, &limits), Ok(()));
+    let session = id::<SessionId>(1);
+    let Ok(Decoded::Outside(found)) = decode_record(session, &record, &limits) else {
+        panic!("the body does not stand in the record");
+    };
+    assert_eq!(found, header);
+    let event = decode_outside(session, &found, &body, &limits).unwrap();
+    let inside = decode_record(session, &whole, &limits).unwrap();
+    assert_eq!(inside, Decoded::Event { event, key: None });
+    // Not with one byte less, or another one, or more.
+    for index in 0..body.len() {
+        let mut bad = body.clone();
+        bad[index] ^= 1;
+        let read = decode_outside(session, &found, &bad, &limits);
+        assert_eq!(read, Err(DecodeError::WrongBody));
+        let read = decode_outside(session, &found, &body[..index], &limits);
+        assert_eq!(read, Err(DecodeError::WrongBody));
+    }
+    let other = encode(&sample(Kind::HostEvent)).unwrap();
+    let other = decode_header(&other, &limits).unwrap();
+    assert!(!header.same_content(&other));
+}
+
+#[test]
+fn only_kinds_that_a_header_suffices_for_stand_outside() {
+    let outside = [
+        Kind::TurnStarted,
+        Kind::TurnFoldedInto,
+        Kind::TurnDone,
+        Kind::StepDone,
+        Kind::HostEvent,
+    ];
+    for kind in Kind::ALL.iter().copied() {
+        if !kind.class().is_enduring() {
+            continue;
+        }
+        let (record, body) = apart(kind);
+        let read = decode_header(&record, &Limits::default());
+        assert_eq!(kind.may_stand_outside(), outside.contains(&kind));
+        match kind.may_stand_outside() {
+            true => assert_eq!(read.unwrap().body.length(), body.len() as u64),
+            false => assert_eq!(read, Err(DecodeError::Header), "{kind:?}"),
+        }
+    }
+}
+
+#[test]
+fn the_limit_of_a_record_counts_a_body_outside() {
+    let (record, body) = apart(Kind::StepDone);
+    let whole = record.len() - Outside::BYTES + body.len();
+    let limit = |record_bytes: usize| Limits {
+        record_bytes: record_bytes as u32,
+        ..Limits::default()
+    };
+    assert!(decode_header(&record, &limit(whole)).is_ok());
+    let refused = decode_header(&record, &limit(whole - 1));
+    assert!(
+        matches!(&refused, Err(DecodeError::Limit(limit)) if limit.got == whole as u64),
+        "{refused:?}"
+    );
+    // A hostile length is no reason to take memory, or to overflow.
+    let mut hostile = record.clone();
+    let at = hostile.len() - Outside::BYTES;
+    hostile[at..at + 8].fill(0xff);
+    let refused = decode_header(&hostile, &Limits::default());
+    assert!(matches!(refused, Err(DecodeError::Limit(_))));
+    // Nothing but a whole reference.
+    for bytes in [&record[..record.len() - 1], &[&record[..], b"x"].concat()] {
+        let read = decode_header(bytes, &Limits::default());
+        assert_eq!(read, Err(DecodeError::Header));
+    }
+    let mut unknown = record;
+    unknown[1] |= 4;
+    let read = decode_header(&unknown, &Limits::default());
+    assert_eq!(read, Err(DecodeError::Header));
 }

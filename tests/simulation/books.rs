@@ -74,7 +74,26 @@ pub enum Outcome {
     NotCommitted,
 }
 
+/// What a frame says, wherever it stands.
+#[derive(Debug, PartialEq, Eq)]
+struct Said {
+    epoch: u64,
+    record: Option<(SessionId, Arc<[u8]>)>,
+}
+
 impl Item {
+    fn said(&self) -> Said {
+        Said {
+            epoch: self.epoch,
+            record: match &self.what {
+                What::Fence(_) => None,
+                What::Record {
+                    session, payload, ..
+                } => Some((*session, payload.clone())),
+            },
+        }
+    }
+
     /// Whether an entry is this item, wherever it stands: a process that is overtaken goes on from
     /// what it knows, which the books do not.
     pub fn is_in(&self, entry: &Entry) -> bool {
@@ -174,7 +193,7 @@ impl Books {
         match outcome {
             Outcome::Unknown => {}
             Outcome::NotCommitted => {
-                if settled {
+                if settled && !self.another_was_kept(batch.id) {
                     return Err(format!("batch {} was kept and is refused now", batch.id));
                 }
                 if let Some(place) = place {
@@ -206,6 +225,26 @@ impl Books {
             }
         }
         Ok(())
+    }
+
+    /// Whether what was taken for a kept batch was another one that says the same, which nobody can tell
+    /// from it before they are answered; then it is that one from now on.
+    fn another_was_kept(&mut self, id: u64) -> bool {
+        let of = |items: &[Item], id: u64| -> Vec<Said> {
+            let own = items.iter().filter(|item| item.id == id);
+            own.map(Item::said).collect()
+        };
+        let kept = of(&self.settled, id);
+        let alike = |other: &&Item| other.id != id && of(&self.dead, other.id) == kept;
+        let Some(other) = self.dead.iter().find(alike).map(|item| item.id) else {
+            return false;
+        };
+        for (items, from, to) in [(&mut self.settled, id, other), (&mut self.dead, other, id)] {
+            for item in items.iter_mut().filter(|item| item.id == from) {
+                item.id = to;
+            }
+        }
+        true
     }
 
     /// Batches with the places that they have if they are the ones that are written next.

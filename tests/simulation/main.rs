@@ -29,8 +29,10 @@
 //!    record may be missing in silence only if no claim that covers it (the header of a frame of a
 //!    later group, a slot, a seal, an end in the manifest) lies outside of what was damaged. How
 //!    often that happens is counted. Truncated and removed files are never silent.
-//! 9. **No panic, bounded time, bounded disk**: the files of a journal stay within what its records
-//!    and openings account for (P13, P14).
+//! 9. **A fork is whole or absent**, and is and stays its parent up to the fork point, whatever becomes
+//!    of either: the parent goes on in files that both have, is taken over, crashes, is removed.
+//! 10. **No panic, bounded time, bounded disk**: the files of a journal stay within what its records
+//!     and openings account for (P13, P14).
 //!
 //! A sync that reports success and loses data breaks what is assumed of the medium: from then on no
 //! power loss is judged, but kills are (what the page cache holds is copied by the next opening).
@@ -53,6 +55,7 @@
 mod books;
 mod counts;
 mod exhaustive;
+mod fork;
 mod process;
 mod random;
 mod rng;

@@ -53,6 +53,7 @@ fn canonical(disk: &SimVfs, files: &[(PathBuf, u64)], file: PathBuf) -> PathBuf 
     let mine = number(&file);
     let others = files.iter().map(|(path, _)| path);
     let mut names: Vec<_> = others.filter(|other| number(other) == mine).collect();
+    names.retain(|path| path.starts_with(dir()));
     names.sort_by_key(|path| {
         let name = path.to_string_lossy();
         name.contains("tmp-") || name.contains("quarantine")
@@ -122,6 +123,7 @@ fn claims(site: &Site, entries: &[Entry]) -> Vec<Claim> {
     }
     let files = site.disk.files();
     let manifest = files.iter().map(|(path, _)| path);
+    let manifest = manifest.filter(|path| path.starts_with(dir()));
     let manifest = manifest.filter(|path| path.to_string_lossy().contains("MANIFEST"));
     let manifest = manifest.max().cloned().unwrap_or_default();
     let mut segments: Vec<_> = segments.into_iter().collect();
@@ -164,8 +166,11 @@ impl Log<'_> {
     fn damage(&self, disk: &SimVfs, rng: &mut Rng) -> Option<Damage> {
         let mut files = disk.files();
         files.retain(|(path, length)| {
-            // Neither is part of the log.
-            *length > 0 && !path.ends_with("LOCK") && !path.ends_with("HOLDER")
+            // Neither is part of the log; forks are logs of their own.
+            path.starts_with(dir())
+                && *length > 0
+                && !path.ends_with("LOCK")
+                && !path.ends_with("HOLDER")
         });
         let (mut file, length) = files.get(rng.below(files.len() as u64) as usize)?.clone();
         let mut offset = rng.below(length);

@@ -23,7 +23,8 @@ impl World {
             self.wake_stale();
         }
         match self.rng.below(100) {
-            0..32 => self.append(),
+            0..28 => self.append(),
+            28..32 => self.fork(),
             32..41 => self.submit(),
             41..52 => self.run_aside(),
             52..58 => self.read(),

@@ -7,6 +7,7 @@ use stepwell::journal::{JournalOptions, JournalView, Lsn, Owner, Reader};
 use stepwell::vfs::sim::{ChoicePoint, FaultKind, Part, SimVfs};
 
 use crate::counts::Counts;
+use crate::fork::Child;
 use crate::process::Process;
 use crate::rng::{Rng, hash, mix};
 use crate::site::{Record, Site, dir};
@@ -20,6 +21,9 @@ pub struct World {
     pub stale: Vec<Process>,
     pub kept: Vec<Kept>,
     pub sessions: Vec<SessionId>,
+    /// Forks of the journal, and how many were begun.
+    pub forks: Vec<Child>,
+    pub forked: u64,
     /// Bytes of frames that were given up, as they stood in the log.
     relics: Vec<Vec<u8>>,
     payloads: u64,
@@ -73,6 +77,8 @@ impl World {
             stale: Vec::new(),
             kept: Vec::new(),
             sessions,
+            forks: Vec::new(),
+            forked: 0,
             relics: Vec::new(),
             payloads: 0,
         }
@@ -113,6 +119,7 @@ impl World {
         self.site.read_own(&process, 0);
         self.process = Some(process);
         self.read_kept(u64::MAX);
+        self.outlive();
     }
 
     /// No more faults, and space again.
@@ -161,6 +168,7 @@ impl World {
         self.site.disk.power_loss_with(&mut loss(seed));
         self.site.clear_faults();
         self.site.settle_at_rest();
+        self.check_forks();
     }
 
     // ---- payloads

@@ -182,6 +182,12 @@ impl Summary {
         );
         table.print(out)?;
         out.line("")?;
+        out.line(&format!(
+            "{}: a plain loop that writes over a file that is written and synced already; {}: one that makes its file longer",
+            plan.limit(),
+            plan.growing()
+        ))?;
+        out.line("")?;
         let mut facts = Table::new(&["", ">"]);
         let mut fact = |name: String, value: String| facts.row(vec![name, value]);
         let lowest = rounds.iter().map(rate_ratio).fold(f64::INFINITY, f64::min);

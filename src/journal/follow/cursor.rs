@@ -171,7 +171,7 @@ impl Cursor {
             FrameKind::Record | FrameKind::Fence => Ok(Some(Entry {
                 lsn: header.lsn,
                 seq: header.seq,
-                session: header.session,
+                session: self.entry.session_of(header.session),
                 previous: header.previous,
                 kind: header.kind,
                 epoch: header.epoch,

@@ -26,12 +26,7 @@ fn name(number: u64) -> SegmentName {
 }
 
 fn entry(number: u64, end: Option<End>) -> SegmentEntry {
-    SegmentEntry {
-        name: name(number),
-        end,
-        log: LOG,
-        session: SessionId::nil(),
-    }
+    SegmentEntry::own(name(number), LOG, end)
 }
 
 /// The `index`-th smallest frame of a segment.

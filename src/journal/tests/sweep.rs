@@ -34,12 +34,7 @@ fn the_sweep_leaves_what_is_listed_and_what_is_newer() {
         number: 5,
         epoch: 3,
         max_payload: 1024,
-        segments: vec![SegmentEntry {
-            name: segment(1, 1),
-            end: None,
-            log,
-            session: SessionId::nil(),
-        }],
+        segments: vec![SegmentEntry::own(segment(1, 1), log, None)],
     };
     let names = |epoch| {
         [

@@ -3,6 +3,7 @@
 use crate::event::{DecodeError, EncodeError, Kind};
 use crate::identity::{MintError, SessionId};
 use crate::journal::{AppendError, CloseError, DiskError, OpenError};
+use crate::store::making::MakingError;
 
 /// Why a session was not imported. There is nothing of it in the store then.
 #[derive(Debug, thiserror::Error)]
@@ -117,4 +118,16 @@ pub enum ImportError {
     /// The disk failed.
     #[error(transparent)]
     Disk(#[from] DiskError),
+}
+
+impl From<MakingError> for ImportError {
+    fn from(error: MakingError) -> ImportError {
+        match error {
+            MakingError::AlreadyExists(id) => ImportError::AlreadyExists(id),
+            MakingError::Deleted(id) => ImportError::Deleted(id),
+            MakingError::Mint(error) => ImportError::Mint(error),
+            MakingError::Journal(error) => ImportError::Journal(error),
+            MakingError::Disk(error) => ImportError::Disk(error),
+        }
+    }
 }

@@ -1,14 +1,18 @@
 //! Reading the sessions of a shared journal without a claim: listing, and what tools look at.
 
+use std::path::Path;
+use std::sync::Arc;
+
 use super::opening::open_for_reading;
 use crate::identity::SessionId;
-use crate::journal::{JournalView, OpenError, Seq, Watch};
-use crate::store::carry::CarryRecord;
-use crate::store::listing::{Listed, SessionEntry};
+use crate::journal::{DiskError, JournalView, OpenError, Seq, Watch};
+use crate::store::listed::listed_shared;
+use crate::store::listing::SessionEntry;
 use crate::store::log::Entries;
 use crate::store::open::{OpenReport, Place};
 use crate::store::session::Session;
-use crate::store::{Layout, SessionError, Store, StoreError, tombstone};
+use crate::store::{JOURNAL, Layout, SessionError, Store, StoreError, tombstone};
+use crate::vfs::Vfs;
 
 impl Store {
     /// The journal as it is: that of this process if it is open here, or else what is on disk.
@@ -44,7 +48,7 @@ impl Store {
             if !tombstones.is_empty() && tombstones.contains(&tombstone::name(id)) {
                 continue;
             }
-            let listed = self.listed_shared(id, &view);
+            let listed = listed_shared(&self.decoder(id), &view);
             entries.extend(listed.map(|listed| SessionEntry {
                 id,
                 state: Ok(listed),
@@ -52,36 +56,14 @@ impl Store {
         }
         Ok(entries)
     }
+}
 
-    /// As for a journal of its own: the head, the tail, and what was changed before that by the newest
-    /// state in a footer.
-    pub(in crate::store) fn listed_shared(
-        &self,
-        id: SessionId,
-        view: &JournalView,
-    ) -> Option<Listed> {
-        let limits = &self.inner.options.limits;
-        let mut listed = Listed::empty(view);
-        let log = view.session(id);
-        for entry in log.read(Seq::new(1)).take(4) {
-            if listed.take(id, entry, limits) {
-                break;
-            }
-        }
-        let tail = log.last_part();
-        let said = log.newest_state(|bytes, seq| {
-            let said = CarryRecord::metadata(bytes)?;
-            (seq < tail).then_some(said)
-        });
-        let mut from = Seq::new(1);
-        if let Some((seq, metadata)) = said {
-            from = seq.next();
-            listed.metadata = metadata.unwrap_or(listed.metadata);
-        }
-        for entry in log.read(from) {
-            listed.take(id, entry, limits);
-        }
-        let harmed = listed.unreadable.is_some();
-        (listed.last_seq > Seq::ZERO || harmed).then_some(listed)
+/// Whether the one journal of the store in a directory has sessions, or cannot be read.
+pub(in crate::store) fn has_sessions(vfs: &Arc<dyn Vfs>, store: &Path) -> Result<bool, DiskError> {
+    match JournalView::open(vfs.clone(), &store.join(JOURNAL)) {
+        Ok(view) => Ok(!view.sessions()?.is_empty()),
+        Err(OpenError::NotFound { .. }) => Ok(false),
+        Err(OpenError::Disk(error)) => Err(error),
+        Err(_) => Ok(true),
     }
 }

@@ -11,3 +11,4 @@ mod opening;
 mod session;
 
 pub(super) use journal::{Home, Opened, SharedJournal};
+pub(super) use listing::has_sessions;

@@ -14,7 +14,8 @@ use crate::store::carry::CarryRecord;
 use crate::store::committed::Committed;
 use crate::store::open::{OpenReport, Place, Prologue, assemble, closing};
 use crate::store::options::StoreOptions;
-use crate::store::restore::{Folded, Start, fold};
+use crate::store::replay::Decoder;
+use crate::store::restore::{Bounds, Folded, Start, fold};
 use crate::store::session::{Mode, Session};
 use crate::store::state::{OpenTurn, SessionState};
 use crate::store::{ReplayError, SessionError};
@@ -63,7 +64,9 @@ impl Opened {
         }
         let watermark = self.recovered_above(session);
         let log = self.journal.session(session);
-        let folded = place.folded(restore(&log, session, watermark, place.options))?;
+        let decoder = place.decoder(session);
+        let restored = restore(&log, &decoder, watermark, true, place.options);
+        let folded = place.folded(restored)?;
         if let Some(error) = folded.unreadable {
             return Err(error.into());
         }
@@ -88,7 +91,7 @@ impl Opened {
             proven,
             journal: self.report.clone(),
             damage: None,
-            unreadable: None,
+            unreadable: folded.lost_body,
             recovered: recovered.clone(),
             open_turns,
             pending_gates: state.pending.gates.all().cloned().collect(),
@@ -97,6 +100,12 @@ impl Opened {
         let state = self.begin(prologue, session, state)?;
         self.served(session);
         let session = self.assemble(place, session, claim, state, recovered);
+        // The claim keeps out who would write a file meanwhile, as the lock of a journal of its own does.
+        let limits = &place.options.limits;
+        let is_quarantined = place.has_quarantine();
+        decoder
+            .blobs
+            .sweep(&*session.core.log, limits, is_quarantined);
         Ok((session, report))
     }
 
@@ -128,7 +137,14 @@ impl Opened {
     ) -> Session {
         claim.opened(&state);
         let log = Box::new(SharedSession::new(self.clone(), session, claim));
-        assemble(place, session, Mode::Write, log, state, recovered)
+        assemble(
+            place,
+            place.decoder(session),
+            Mode::Write,
+            log,
+            state,
+            recovered,
+        )
     }
 }
 
@@ -140,7 +156,9 @@ pub(in crate::store) fn open_for_reading(
 ) -> Result<(Session, OpenReport), SessionError> {
     let journal = view.report().clone();
     let log = view.session(session);
-    let folded = place.folded(restore(&log, session, journal.watermark, place.options))?;
+    let decoder = place.decoder(session);
+    let restored = restore(&log, &decoder, journal.watermark, false, place.options);
+    let folded = place.folded(restored)?;
     let state = folded.state;
     if state.last == Seq::ZERO && folded.unreadable.is_none() {
         return Err(SessionError::NotFound(session));
@@ -159,12 +177,18 @@ pub(in crate::store) fn open_for_reading(
     };
     let log = Box::new(ViewedSession { view, log });
     let state = Arc::new(Mutex::new(state));
-    let session = assemble(place, session, Mode::Read, log, state, Vec::new());
+    let session = assemble(place, decoder, Mode::Read, log, state, Vec::new());
     Ok((session, report))
 }
 
 /// Folds a session: from the newest footer that says its state, over its records behind that.
-fn restore(log: &SessionLog, session: SessionId, watermark: Lsn, options: &StoreOptions) -> Folded {
+fn restore(
+    log: &SessionLog,
+    decoder: &Decoder,
+    watermark: Lsn,
+    publishes: bool,
+    options: &StoreOptions,
+) -> Folded {
     let carried = log.newest_state(|bytes, seq| {
         let carried = Carried {
             last: Lsn::new(u64::MAX),
@@ -176,7 +200,12 @@ fn restore(log: &SessionLog, session: SessionId, watermark: Lsn, options: &Store
     let carried = carried.map(|(seq, state)| (Lsn::new(seq.get()), state));
     let start = Start::at(carried, options);
     let entries = log.read(start.state.last.next());
-    fold(session, start, entries, (watermark, Lsn::ZERO), options)
+    let bounds = Bounds {
+        watermark,
+        finished: Lsn::ZERO,
+        publishes,
+    };
+    fold(decoder, start, entries, &bounds)
 }
 
 fn unreadable(error: ReadError) -> SessionError {

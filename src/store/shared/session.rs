@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::journal::{Claim, Opened};
 use crate::identity::SessionId;
 use crate::journal::{
-    AppendError, CloseError, Damage, Entry, Fault, Health, JournalView, NotCommitted, OwnedRecord,
-    Position, ReadError, Seq, SessionLog, Sink, WhenFull,
+    AppendError, CloseError, Damage, Entry, Fault, ForkError, ForkPoint, Health, JournalView,
+    NotCommitted, OwnedRecord, Position, ReadError, Seq, SessionLog, Sink, WhenFull,
 };
 use crate::store::boundary::lock;
 use crate::store::log::{Entries, Log};
@@ -109,6 +109,11 @@ impl Log for SharedSession {
         Some(self.opened.token())
     }
 
+    /// Refused: a fork has further names of whole files, which here are those of other sessions too.
+    fn fork_point(&self, at: Option<Seq>) -> Result<ForkPoint, ForkError> {
+        self.opened.journal.fork_point(at)
+    }
+
     /// Leaves the journal open for the others. What the session has under way is settled first.
     fn close(&self) -> Result<(), CloseError> {
         if self.closed.swap(true, Ordering::AcqRel) {
@@ -183,6 +188,10 @@ impl Log for ViewedSession {
 
     fn damage(&self) -> Option<Damage> {
         self.view.damage().cloned()
+    }
+
+    fn fork_point(&self, at: Option<Seq>) -> Result<ForkPoint, ForkError> {
+        self.view.fork_point(at)
     }
 
     fn close(&self) -> Result<(), CloseError> {

@@ -28,12 +28,20 @@ pub enum FaultKind {
     Enospc,
     /// The call fails with EDQUOT and does nothing.
     Edquot,
+    /// A call that makes a file longer or writes to it fails with EFBIG and does nothing.
+    Efbig,
     /// The call fails with EROFS and does nothing.
     Erofs,
     /// A call that takes a handle fails with EMFILE and does nothing.
     Emfile,
     /// The call fails with EINTR and does nothing.
     Eintr,
+    /// A file gets no further name: EXDEV, and nothing is done.
+    Exdev,
+    /// A file gets no further name: EMLINK, and nothing is done.
+    Emlink,
+    /// A file gets no further name: EPERM, and nothing is done.
+    Eperm,
     /// A read gives no more than this number of bytes, but at least one of those that are there.
     ShortRead(usize),
     /// A write takes no more than this number of bytes, which may be 0.
@@ -77,6 +85,10 @@ impl FaultKind {
                     | Op::List { .. }
                     | Op::TryLock { .. }
             ),
+            FaultKind::Exdev | FaultKind::Emlink | FaultKind::Eperm => {
+                matches!(op, Op::HardLink { .. })
+            }
+            FaultKind::Efbig => matches!(op, Op::Write { .. } | Op::SetLen { .. }),
             FaultKind::ShortRead(_) => matches!(op, Op::Read { .. }),
             FaultKind::ShortWrite(_) | FaultKind::FailedWrite(_) => matches!(op, Op::Write { .. }),
             FaultKind::SyncKept(_) | FaultKind::SyncReverted(_) | FaultKind::SyncLate(_) => {
@@ -93,8 +105,12 @@ impl FaultKind {
             FaultKind::Eio => Some(eio()),
             FaultKind::Enospc => Some(enospc()),
             FaultKind::Edquot => Some(edquot()),
+            FaultKind::Efbig => Some(efbig()),
             FaultKind::Erofs => Some(erofs()),
             FaultKind::Emfile => Some(emfile()),
+            FaultKind::Exdev => Some(system(Errno::XDEV, io::ErrorKind::CrossesDevices)),
+            FaultKind::Emlink => Some(system(Errno::MLINK, io::ErrorKind::TooManyLinks)),
+            FaultKind::Eperm => Some(eperm()),
             FaultKind::Eintr => Some(io::Error::from(io::ErrorKind::Interrupted)),
             _ => None,
         }
@@ -168,10 +184,13 @@ impl Errno {
     const IO: Errno = Errno;
     const NOSPC: Errno = Errno;
     const DQUOT: Errno = Errno;
+    const FBIG: Errno = Errno;
     const ROFS: Errno = Errno;
     const BADF: Errno = Errno;
     const PERM: Errno = Errno;
     const MFILE: Errno = Errno;
+    const XDEV: Errno = Errno;
+    const MLINK: Errno = Errno;
 }
 
 #[cfg(not(unix))]
@@ -189,6 +208,10 @@ pub(super) fn enospc() -> io::Error {
 
 fn edquot() -> io::Error {
     system(Errno::DQUOT, io::ErrorKind::QuotaExceeded)
+}
+
+fn efbig() -> io::Error {
+    system(Errno::FBIG, io::ErrorKind::FileTooLarge)
 }
 
 fn erofs() -> io::Error {
