@@ -34,4 +34,6 @@ mod store_observers;
 mod store_open;
 #[path = "store_restore.rs"]
 mod store_restore;
+#[path = "store_rewind.rs"]
+mod store_rewind;
 mod store_support;

@@ -50,10 +50,16 @@ fn large_step(name: &str, bytes: usize) -> StepDraft {
     StepDraft::new(call).results([ToolResultMessage::text("a", result)])
 }
 
+/// In the directory of the session, or in that of all sessions.
+fn is_blob_file(path: &std::path::Path) -> bool {
+    let mut around = path.ancestors().skip(1).take(2);
+    around.any(|dir| dir.ends_with("blobs"))
+}
+
 /// The blob files, by name.
 fn blobs(disk: &SimVfs) -> Vec<(PathBuf, u64)> {
     let mut files = disk.files();
-    files.retain(|(path, _)| path.parent().is_some_and(|dir| dir.ends_with("blobs")));
+    files.retain(|(path, _)| is_blob_file(path));
     files
 }
 
@@ -944,7 +950,7 @@ fn orphans_are_removed_by_who_opens_for_writing_only() {
     open(&disk).sessions().unwrap();
     assert_eq!(blobs(&disk).len(), 3, "who reads changes nothing");
     let quarantined = disk.snapshot();
-    let folder = dir.parent().unwrap().join("quarantine");
+    let folder = open(&disk).session_dir(id()).join("quarantine");
     let _ = quarantined.create_dir(&folder);
     quarantined.put_file(folder.join("seg-0"), b"x").unwrap();
     drop(open(&quarantined).open_session(id(), Mode::Write).unwrap());

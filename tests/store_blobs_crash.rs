@@ -42,7 +42,10 @@ fn try_store(disk: &SimVfs) -> Option<(Store, Workers)> {
 fn blobs(disk: &SimVfs) -> Vec<PathBuf> {
     let files = disk.files().into_iter().map(|(path, _)| path);
     files
-        .filter(|path| path.parent().is_some_and(|dir| dir.ends_with("blobs")))
+        .filter(|path| {
+            let mut around = path.ancestors().skip(1).take(2);
+            around.any(|dir| dir.ends_with("blobs"))
+        })
         .collect()
 }
 

@@ -87,7 +87,10 @@ fn a_store_file_that_is_lost_is_named_and_made_anew() {
     assert!(matches!(opens(&foreign), Err(StoreError::NotAStore { .. })));
     assert!(opens(&disk).unwrap().verify(id).unwrap().is_intact());
     assert_eq!(disk.read_file("/store/STORE").unwrap(), whole);
-    assert_eq!(disk.files().len(), files.len() + 1);
+    // In the one journal of all the opening itself writes.
+    if !is_shared() {
+        assert_eq!(disk.files().len(), files.len() + 1);
+    }
     // The other way that the message names.
     let other = SimVfs::new();
     store(&other);

@@ -134,6 +134,9 @@ fn a_loop_goes_on_from_where_it_was() {
 /// its parent said.
 #[test]
 fn forks_and_rewinds_go_together() {
+    if is_shared() {
+        return;
+    }
     let disk = SimVfs::new();
     let store = store_with(&disk, small());
     let parent = store.create_session(SessionSpec::new()).unwrap();

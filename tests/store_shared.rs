@@ -14,8 +14,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use stepwell::event::HostEvent;
 use stepwell::identity::SessionId;
-use stepwell::journal::{Lsn, OpenError, Workers};
-use stepwell::store::{Draft, Layout, SessionStatus};
+use stepwell::journal::{self, Lsn, OpenError, Workers};
+use stepwell::store::{
+    BackupError, Draft, Filter, ForkError, ForkSpec, ImportError, ImportId, IndexHealth, Layout,
+    Page, RepairError, RetentionPolicy, SessionStatus,
+};
 use store_support::*;
 
 fn id(number: u8) -> SessionId {
@@ -393,6 +396,163 @@ fn a_lost_journal_is_told() {
         Store::on(Arc::new(disk.clone()), "/store", shared()),
         Err(StoreError::Journal(OpenError::NotFound { .. }))
     ));
+}
+
+/// What this layout does not do says so, and writes nothing.
+#[test]
+fn what_needs_a_journal_for_each_session_is_refused() {
+    let disk = SimVfs::new();
+    let store = store_with(&disk, shared());
+    let all = sessions(&store, 2);
+    all[0].commit(said(10)).unwrap();
+    let files = disk.files();
+    let shared = Layout::Shared;
+    for spec in [ForkSpec::new(), ForkSpec::at(Seq::new(1)).id(id(9))] {
+        let forked = store.fork(id(1), spec).unwrap_err();
+        assert_eq!(forked, ForkError::Layout(shared));
+    }
+    assert_eq!(
+        store.delete_session(id(1)).unwrap_err(),
+        SessionError::Layout(shared)
+    );
+    let refused = StoreError::Layout(shared);
+    let retention = store.retention(RetentionPolicy::default());
+    assert_eq!(retention.unwrap_err(), refused);
+    assert_eq!(
+        store.repair(id(1), "/elsewhere", true).unwrap_err(),
+        RepairError::Store(refused.clone())
+    );
+    let backup = store.backup("/elsewhere").unwrap_err();
+    assert!(
+        matches!(&backup, BackupError::Store(error) if *error == refused),
+        "{backup}"
+    );
+    let imported = store.import(&b""[..], ImportId::Same).unwrap_err();
+    assert!(matches!(imported, ImportError::Layout(Layout::Shared)));
+    // Nor can it be had by the journal.
+    let view = store.journal_view(id(1)).unwrap();
+    assert!(matches!(
+        view.fork_point(None),
+        Err(journal::ForkError::Shared { .. })
+    ));
+    assert_eq!(disk.files(), files);
+    drop(all);
+    let all = store.sessions().unwrap();
+    assert_eq!(all.len(), 2);
+}
+
+/// A listing says what the sessions are, by their newest states and what stands behind them.
+#[test]
+fn a_listing_says_what_each_session_is() {
+    let disk = SimVfs::new();
+    let store = store_with(&disk, shared());
+    let all = sessions(&store, 3);
+    let mut loops: Vec<_> = all
+        .iter()
+        .map(|session| session.create_loop(LoopSpec::new("main")).unwrap())
+        .collect();
+    for number in 0..40 {
+        for (index, main) in loops.iter_mut().enumerate() {
+            let mut turn = main.begin_turn(UserMessage::text("go")).unwrap();
+            for _ in 0..=index {
+                turn.commit_step(text_step(&"x".repeat(300))).unwrap();
+            }
+            match (index, number) {
+                // The last one stays open.
+                (2, 39) => drop(turn),
+                _ => drop(turn.finish().unwrap()),
+            }
+        }
+    }
+    assert!(disk.files().len() > 10, "many segments");
+    let look = look(&disk);
+    for store in [&store, &look] {
+        let found = store.sessions().unwrap();
+        assert_eq!(found.len(), 3);
+        for (index, entry) in found.iter().enumerate() {
+            let listed = entry.state.as_ref().unwrap();
+            let steps = 40 * (index as u64 + 1);
+            assert_eq!(entry.id, id(index as u8 + 1));
+            assert_eq!(listed.unreadable, None);
+            assert_eq!((listed.turns, listed.steps), (40, steps));
+            assert_eq!(listed.last_seq, all[index].last_seq());
+            assert_eq!(listed.open_turns, usize::from(index == 2));
+            let status = match index {
+                2 => SessionStatus::Active,
+                _ => SessionStatus::Idle,
+            };
+            assert_eq!(entry.status(), status);
+        }
+        let mut page = store.list(&Filter::new(), &Page::all()).unwrap().entries;
+        page.sort_by_key(|entry| entry.id);
+        assert_eq!(page, found);
+    }
+}
+
+/// An index would be held against files that are the session's alone.
+#[test]
+fn there_is_no_index() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let store = Store::open_with(&path, shared()).unwrap();
+    let all = sessions(&store, 2);
+    for round in 0..3 {
+        all[1].commit(said(10)).unwrap();
+        let mut listed = store.list(&Filter::new(), &Page::all()).unwrap().entries;
+        listed.sort_by_key(|entry| entry.id);
+        assert_eq!(listed, store.sessions().unwrap());
+        let last = listed[1].state.as_ref().unwrap().last_seq;
+        assert_eq!(last, Seq::new(round + 2));
+        assert_eq!(store.health().index, IndexHealth::Off);
+    }
+    assert!(!path.join("index").exists());
+}
+
+/// Each session has its large bodies in a directory of its own, and meets the loss of its own only.
+#[test]
+fn large_bodies_stand_apart_for_each_session() {
+    let disk = SimVfs::new();
+    let options = StoreOptions {
+        blob_threshold: 1000,
+        ..shared()
+    };
+    let store = store_with(&disk, options.clone());
+    let all = sessions(&store, 2);
+    for session in &all {
+        session.commit(said(5000)).unwrap();
+        session.commit(said(10)).unwrap();
+    }
+    let files_of = |number: u8| {
+        let dir = format!("/store/blobs/{}", id(number));
+        let mut files = disk.files();
+        files.retain(|(path, _)| path.starts_with(&dir));
+        files
+    };
+    assert_eq!((files_of(1).len(), files_of(2).len()), (1, 1));
+    drop(all);
+    store.close().unwrap();
+    drop(store);
+    // They are of the store also where its file is lost.
+    disk.remove("/store/STORE").unwrap();
+    assert!(matches!(
+        Store::on_existing(Arc::new(disk.clone()), "/store", options.clone()),
+        Err(StoreError::StoreFileMissing { .. })
+    ));
+    disk.remove(&files_of(2)[0].0).unwrap();
+    let store = store_with(&disk, options);
+    assert_eq!(store.layout(), Layout::Shared);
+    assert!(store.verify(id(1)).unwrap().is_intact());
+    assert_eq!(store.verify(id(2)).unwrap().unreadable.len(), 1);
+    for (number, lost) in [(1, 0), (2, 1)] {
+        let (session, report) = store.open_session(id(number), Mode::Write).unwrap();
+        assert!(report.is_clean(), "{report}");
+        let errors = session.replay(Seq::new(1)).filter(Result::is_err).count();
+        assert_eq!(errors, lost);
+        session.commit(said(5000)).unwrap();
+        assert_eq!(files_of(number).len(), 2 - lost);
+        let exported = store.export(id(number), &mut Vec::new());
+        assert_eq!(exported.is_err(), lost == 1);
+    }
 }
 
 /// 64 threads, each with sessions of its own, commit, close, open again and read, while others list and

@@ -78,7 +78,8 @@ impl<'a> Line<'a> {
                 open_turns: Some(listed.open_turns),
                 pending_gates: Some(listed.pending_gates),
                 forked_from: listed.forked_from.map(Parent::from),
-                bytes: Some(listed.bytes),
+                // Not known of one that shares its log.
+                bytes: Some(listed.bytes).filter(|bytes| *bytes > 0),
                 created: listed.created,
                 last_active: listed.last_active,
                 problem: problem(listed),

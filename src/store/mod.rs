@@ -555,7 +555,7 @@ fn unfinished(vfs: &Arc<dyn Vfs>, dir: &Path) -> Option<StoreError> {
 }
 
 /// Whether a directory has sessions: as far as names tell, or in the one journal of all.
-fn has_sessions(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<bool, DiskError> {
+fn has_sessions(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<bool, StoreError> {
     let sessions = dir.join(SESSIONS);
     match vfs.list(&sessions) {
         Ok(entries) => {
@@ -564,7 +564,7 @@ fn has_sessions(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<bool, DiskError> {
         }
         Err(error) => match error.kind() {
             ErrorKind::NotFound | ErrorKind::NotADirectory => shared::has_sessions(vfs, dir),
-            _ => Err(DiskError::new(Operation::List, &sessions, &error)),
+            _ => Err(DiskError::new(Operation::List, &sessions, &error).into()),
         },
     }
 }

@@ -1,11 +1,12 @@
 //! Reading the sessions of a shared journal without a claim: listing, and what tools look at.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::opening::open_for_reading;
 use crate::identity::SessionId;
-use crate::journal::{DiskError, JournalView, OpenError, Seq, Watch};
+use crate::journal::{JournalView, OpenError, Seq, Watch};
 use crate::store::listed::listed_shared;
 use crate::store::listing::SessionEntry;
 use crate::store::log::Entries;
@@ -58,12 +59,12 @@ impl Store {
     }
 }
 
-/// Whether the one journal of the store in a directory has sessions, or cannot be read.
-pub(in crate::store) fn has_sessions(vfs: &Arc<dyn Vfs>, store: &Path) -> Result<bool, DiskError> {
+/// Whether the one journal of the store in a directory has sessions.
+pub(in crate::store) fn has_sessions(vfs: &Arc<dyn Vfs>, store: &Path) -> Result<bool, StoreError> {
     match JournalView::open(vfs.clone(), &store.join(JOURNAL)) {
         Ok(view) => Ok(!view.sessions()?.is_empty()),
         Err(OpenError::NotFound { .. }) => Ok(false),
-        Err(OpenError::Disk(error)) => Err(error),
-        Err(_) => Ok(true),
+        Err(OpenError::Disk(error)) if error.kind == ErrorKind::NotADirectory => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }

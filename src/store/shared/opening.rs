@@ -43,6 +43,8 @@ impl Opened {
         let prologue = prologue.map_err(SessionError::Prepare)?;
         let state = SessionState::new(place.options);
         let state = self.begin(prologue, session, state)?;
+        // Nothing of it was recovered, whenever it is opened again.
+        self.served(session);
         Ok(self.assemble(place, session, claim, state, Vec::new()))
     }
 
@@ -70,16 +72,7 @@ impl Opened {
         if let Some(error) = folded.unreadable {
             return Err(error.into());
         }
-        let (state, mut recovered) = (folded.state, folded.recovered);
-        // What this process wrote itself is not recovered, and proven.
-        let own = recovered.iter().position(|it| it.lsn() > self.report.last);
-        let proven = match own {
-            Some(at) => {
-                recovered.truncate(at);
-                state.last
-            }
-            None => folded.proven,
-        };
+        let (state, recovered) = (folded.state, folded.recovered);
         let committed = state.last;
         let open_turns: Vec<OpenTurn> = state.open_turns().collect();
         let bodies = closing(&state, &open_turns);
@@ -88,7 +81,7 @@ impl Opened {
         let report = OpenReport {
             session,
             committed,
-            proven,
+            proven: folded.proven,
             journal: self.report.clone(),
             damage: None,
             unreadable: folded.lost_body,
