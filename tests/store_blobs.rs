@@ -224,7 +224,7 @@ fn live_history_and_restored_history_are_the_same() {
     assert_eq!(said(&session), live);
     assert_eq!(context(&session), live);
     let before = lengths(&session);
-    drop((main, session));
+    drop((main, session, store));
     for session in [
         read_only(&disk),
         store_with(&disk, with_threshold(usize::MAX))
@@ -612,7 +612,8 @@ fn bodies_under_way_are_bounded_in_bytes() {
 #[test]
 fn a_session_that_is_closed_while_a_body_is_written_refuses_it_and_keeps_no_file() {
     let disk = SimVfs::new();
-    let session = create(&open(&disk));
+    let store = open(&disk);
+    let session = create(&store);
     let main = session.create_loop(LoopSpec::new("main")).unwrap();
     let last = session.last_seq();
     let stall = disk.stall(|op| is_blob(op) && matches!(op, Op::SyncData { .. }));
@@ -629,6 +630,8 @@ fn a_session_that_is_closed_while_a_body_is_written_refuses_it_and_keeps_no_file
     );
     assert_eq!(blobs(&disk), []);
     drop((main, session));
+    // Also where a worker has the session for a moment more.
+    store.close().unwrap();
     let (_, report) = open(&disk).open_session(id(), Mode::Write).unwrap();
     assert_eq!(report.committed, last);
 }
@@ -881,7 +884,7 @@ fn a_step_above_the_limit_is_refused_with_the_tool_that_is_at_fault() {
     // What a reader with a lower limit must not take in it does not take in.
     let mut options = with_threshold(LARGE);
     options.limits.record_bytes = 5_000;
-    let store = store_with(&disk, options);
+    let store = Store::on_existing(Arc::new(disk.clone()), "/store", options).unwrap();
     let found = entries(&store).pop().unwrap();
     let refused = store.event_of(id(), &found);
     assert!(
