@@ -23,7 +23,7 @@ pub enum SessionStatus {
     /// It was stopped.
     Stopped,
     /// It is damaged, or cannot be read: what it is doing is not known. Never in [`Listed::status`],
-    /// which says what can be read; see [`SessionEntry::status`].
+    /// which says what can be read; see [`SessionEntry::status`](super::SessionEntry::status).
     Damaged,
 }
 
